@@ -205,10 +205,11 @@ def _refuse_unknown_parameters(context: Context) -> None:
 
 
 def _result(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> Any:
-    """The result of a stage in a process of its own.
+    """Run a stage in its own process; return its result.
 
     Raises:
-        AirflowException, AirflowFailException: it was not done, and a retry may help, or not.
+        AirflowException: the stage failed, and a retry may help.
+        AirflowFailException: the stage failed, and a retry cannot help.
     """
     status, said, result = _run(hook, arguments)
     if status != DONE:
@@ -217,7 +218,7 @@ def _result(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> Any
 
 
 def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:
-    """Exit status, last line and result of a stage in a process of its own."""
+    """Run a stage in its own process; return its exit status, last line and result."""
     with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
         file = Path(folder) / "result.json"
         given = [argument for argument in arguments if argument]

@@ -1,7 +1,7 @@
 """### Take the archive of past days into the lake, a run for each day.
 
 **Reads** and judges what `ingest_archives` does, and **Writes** the same tables by the same tasks: each run takes the segments
-that began on its day (UTC) and that no run has taken in yet. A day on which nothing is new is over in seconds.
+that began on its day (UTC) and that no run has ingested yet. A day on which nothing is new is over in seconds.
 
 **It never starts by itself.** Choose *Backfill* behind *Trigger*, or `airflow backfill create`. Days that have had their run are
 passed over, unless it is told to reprocess them. A *Single Run* takes the day before. `flush` asks the recorder first to close

@@ -5,7 +5,7 @@ page for each campaign with its proof as JSON and its targets as CSV. The whole 
 its window, none over the rate or after a stop, no wave without gate and approvals, and every count of every decision.
 
 **It runs** every day, for campaigns with an order in the last `days`. **Trigger it** with `campaign` when one has completed.
-**Do not trigger it** for what has just happened: the lake has what `ingest_archives` has taken in.
+**Do not trigger it** for what has just happened: the lake has what `ingest_archives` has ingested.
 
 **When it fails** the log and the page name what contradicts the plan, with seq and vehicle. It looks three times, because tables
 of a run become visible one after the other. What stays is real, or rows are missing: trigger `check_lake`, then clear the task.

@@ -28,7 +28,7 @@ with DAG(
         "days": Param(
             8, type="number", minimum=0, maximum=36500, description="what began so many days ago or later; 0: the whole archive"
         ),
-        "repair": Param(False, type="boolean", description="take in again what is missing, doubled, or was left lying"),
+        "repair": Param(False, type="boolean", description="ingest again what is missing or doubled, and what was not ingested"),
     },
     **DAG_DEFAULTS | by_cron(load_settings().check_schedule),
 ):

@@ -1,6 +1,6 @@
 """### Take new archive segments into the lake, judge them, publish them.
 
-**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the
+**Reads** the archive: segments that no run has ingested yet. **Writes** all Iceberg tables, the quality reports, and the
 queues. `discover` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that
 nobody reads, and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine;
 `audit` holds the run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the

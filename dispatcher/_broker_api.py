@@ -145,11 +145,11 @@ class BrokerApi:
         assert self._http is not None
         try:
             async with self._http.request(method, f"{self._url}{path}", params=params, json=row) as answer:
-                told = await answer.read()
+                body = await answer.read()
                 if answer.status in expected:
-                    found: dict[str, Any] = json.loads(told) if told else {}
+                    found: dict[str, Any] = json.loads(body) if body else {}
                     return answer.status, found
-                raise self._refusal(method, path, answer.status, _read(told))
+                raise self._refusal(method, path, answer.status, _read(body))
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
             raise Retryable(f"{self._url}{path} cannot be read ({exc!r}); is emqx_api_url right?") from exc
 
@@ -159,10 +159,10 @@ class BrokerApi:
         return Retryable(f"{self._url}{path} answers {method} with {status}{said}; {remedy}")
 
 
-def _read(told: bytes) -> dict[str, Any]:
+def _read(body: bytes) -> dict[str, Any]:
     """Parse the body of a refusal; {} if it is something else, such as a proxy's page."""
     try:
-        found = json.loads(told)
+        found = json.loads(body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -75,7 +75,7 @@ class Reconciler:
                     await self._offer_missed_events()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
-                log.warning("presence reconciliation failed", reason=str(exc))
+                log.warning("reconciliation with the broker failed", reason=str(exc))
             await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
 
     async def _ban_revoked(self) -> None:

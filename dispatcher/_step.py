@@ -191,12 +191,9 @@ def _after_release(state: OwnerState, answer: Answered, release: Release, reply:
         return state, [Claim() if claims_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
         return state, [_queue_types.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
-    may_listen = release.reason is ReleaseReason.UNSUBSCRIBED and reply.resubscribed
-    if not (release.again or may_listen):
-        return state, []
-    if release.reason is ReleaseReason.UNSUBSCRIBED:  # heard from after the publish, so it may have subscribed since
-        return state, [_queue_types.subscribed_since(state.queue)]
-    return state, [Claim()]
+    if release.reason is ReleaseReason.UNSUBSCRIBED and (release.again or reply.resubscribed):
+        return state, [_queue_types.subscribed_since(state.queue)]  # heard from since the claim: it may have subscribed
+    return state, [Claim()] if release.again else []
 
 
 def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:

@@ -18,6 +18,7 @@ from manifold.runtime.http import has_token
 from manifold.settings import Settings
 
 _NAME, _SHA256 = re.compile(r"[A-Za-z0-9._@-]{1,64}"), re.compile(r"[0-9a-f]{64}")
+_UNREADABLE = (0, 0, 0)  # version of a file that cannot be read
 _OF_NOTHING = hashlib.sha256(b"").hexdigest()
 _FORM = "write <name>:<SHA-256 of the token, 64 lower-case hexadecimal digits>:<rights>"
 
@@ -49,7 +50,7 @@ _Tokens = tuple[tuple[bytes, Caller], ...]  # SHA-256 of the token as hex, and w
 
 @dataclass(slots=True)
 class Callers:
-    """Identifies callers by the tokens that they show. The file is read again when it changes."""
+    """Identifies callers by the tokens that they send. The file is read again when it changes."""
 
     token: str  # of all services; empty: not needed
     file: Path | None = None
@@ -69,7 +70,7 @@ class Callers:
         return callers
 
     def identify(self, authorization: str) -> Caller | None:
-        """The caller who shows this Authorization header; None if it gives no access. Takes the same time for every token."""
+        """The caller who sends this Authorization header; None if it gives no access. Takes the same time for every token."""
         for problem in self._reload():
             log.error("the file of named tokens is wrong; the token is not valid", problem=problem)
         scheme, _, given = authorization.partition(" ")
@@ -83,7 +84,7 @@ class Callers:
         return NAMELESS if has_token(authorization, self.token) else None
 
     def _reload(self) -> list[str]:
-        """Read the file if it has changed; return what is wrong with it. A wrong line gives no token, others do."""
+        """Read the file if it has changed; return what is wrong with it. A wrong line adds no token; the other lines do."""
         if self.file is None:
             return []
         try:
@@ -93,7 +94,7 @@ class Callers:
                 return []
             lines = self.file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as exc:
-            is_news, self._tokens, self._version = self._version != (0, 0, 0), (), (0, 0, 0)
+            is_news, self._tokens, self._version = self._version != _UNREADABLE, (), _UNREADABLE
             return [f"{self.file} cannot be read ({getattr(exc, 'strerror', None) or exc}); name a text file"] if is_news else []
         self._version, problems, tokens = version, [], []
         for number, line in enumerate(lines, 1):
@@ -151,7 +152,7 @@ def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
         if right in caller.rights:
             return Caller(f"{caller.name}/{on_behalf_of}", caller.rights) if on_behalf_of else caller
         only = f"the token of {caller.name} has only {', '.join(sorted(caller.rights))}"
-        who = only if caller.name else "the token shown, if any, has no name"
+        who = only if caller.name else "the token sent, if any, has no name"
         raise HTTPException(403, f"this needs a named token with the right {right}; {who}. See MANIFOLD_API_TOKENS_FILE")
 
     return caller_with_right

@@ -1,4 +1,4 @@
-"""`POST /campaigns…`: orders to campaigns. The name of the shown token is recorded as the person who orders."""
+"""`POST /campaigns…`: orders to campaigns. The name of the caller's token is recorded as the person who orders."""
 
 import asyncio
 import secrets
@@ -87,8 +87,8 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
             if refused is not None:
                 return problem(422, refused)
             if dry_run:
-                told = proposals.dry_run(campaign, size, now_ms)
-                return problem(422, told.reason) if isinstance(told, Refused) else m.DryRun.model_validate(told)
+                result = proposals.dry_run(campaign, size, now_ms)
+                return problem(422, result.reason) if isinstance(result, Refused) else m.DryRun.model_validate(result)
             fields = {"campaign": campaign.decided.plan.campaign, "by": caller.name, "why": body.why, "plan": body.plan}
             proposal = r.build_order(r.Propose, fields | {"token": body.token or secrets.token_hex(16)})
             assert isinstance(proposal, r.Propose)

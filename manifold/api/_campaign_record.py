@@ -24,9 +24,8 @@ class Campaigns:
         self._reading_old = asyncio.Lock()
         self._within_s = settings.api_timeout_seconds
         self._campaigns: dict[str, Campaign] = {}
-        self._reading, self._next = asyncio.Lock(), None
-
-    _next: asyncio.Task[None] | None
+        self._reading = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None  # a read that has not begun, which new requests share
 
     async def all(self) -> Mapping[str, Campaign]:
         """The campaigns by id, with everything that was on record when this was called.

@@ -34,14 +34,14 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
             trust = verified(settings, settings.signals)
             async with httpx.AsyncClient(headers=settings.bearer, timeout=WAIT_S, trust_env=False, verify=trust) as client:
                 answer = await client.get(f"{settings.signals}/dead-letters{path}", params=query)
-                said = answer.json()
+                body = answer.json()
         except (httpx.HTTPError, OSError, ValueError) as exc:
             raise Retryable(f"the AMQP door cannot be asked ({type(exc).__name__}); see `manifold status`") from exc
-        if answer.status_code == httpx.codes.NOT_FOUND and "reason" in said:
-            raise Missing(said["reason"])
+        if answer.status_code == httpx.codes.NOT_FOUND and "reason" in body:
+            raise Missing(body["reason"])
         if answer.status_code != httpx.codes.OK:
-            raise Retryable(f"the AMQP door has no answer: {said.get('reason', answer.status_code)}")
-        return said
+            raise Retryable(f"the AMQP door has no answer: {body.get('reason', answer.status_code)}")
+        return body
 
     @router.get("/dead-letters", responses=FAILURES[404])
     async def ls(limit: Limit = PAGE, code: OnlyCode = None) -> DeadLetters:
@@ -49,12 +49,12 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
 
         Nothing is taken or sent: `would_be` is what `manifold signals dlq replay --dry-run` says.
         """
-        said = await door("", count=limit, **({"code": code.value} if code else {}))
-        return DeadLetters(dead_letters=[DeadLetter(**one) for one in said["dead_letters"]], whole=said["whole"])
+        body = await door("", count=limit, **({"code": code.value} if code else {}))
+        return DeadLetters(dead_letters=[DeadLetter(**one) for one in body["dead_letters"]], whole=body["whole"])
 
     @router.get("/dead-letters/{place}", responses=FAILURES[404])
     async def show(place: Place) -> WholeDeadLetter:
-        """One of them, with the body as it came."""
+        """One dead letter, with the body as it came."""
         return WholeDeadLetter(**await door(f"/{place}"))
 
     @router.get("/signal-keys")

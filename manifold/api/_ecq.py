@@ -19,7 +19,7 @@ from manifold.api.models.ecq import CompactedQueue, LiveMessage, RewindTo, Rewou
 from manifold.contracts.ecq import rewind_target
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.messages import ReceiptStatus
-from manifold.history.ecq_from_queues import ask_page, page_told
+from manifold.history.ecq_from_queues import ask_page, page_of_replies
 from manifold.history.merge import History
 from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_corrupt
@@ -79,7 +79,7 @@ async def _queued(sources: Sources, client_id: str, page: history.Page) -> histo
     batch = AsyncBatch(sources.redis, sources.policy)
     ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
-        return page_told(await batch.run(), client_id, sources.settings.ecq_pending_retention)
+        return page_of_replies(await batch.run(), client_id, sources.settings.ecq_pending_retention)
     except AuthenticationError:  # redis-py derives it from ConnectionError
         raise
     except (RedisConnectionError, RedisTimeoutError):

@@ -26,15 +26,15 @@ def fleet_routes(sources: Sources) -> APIRouter:
     async def fleet() -> Fleet:
         """How many vehicles are here, and where all entries stand."""
         stats = await _queue_stats(sources)
-        oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
+        oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
         return Fleet(**_counts(stats), oldest_at=oldest, ecq_oldest_at=ecq_oldest)
 
     @router.get("/queues")
     async def longest_and_oldest(count: Count = 10) -> Queues:
         """The longest queues, and those with the oldest entries."""
         stats = await _queue_stats(sources)
-        longest = await _look_again(sources, [vin for vin, _ in stats.longest])
-        oldest = await _look_again(sources, [vin for vin, _ in stats.oldest])
+        longest = await _current_state(sources, [vin for vin, _ in stats.longest])
+        oldest = await _current_state(sources, [vin for vin, _ in stats.oldest])
         longest.sort(key=lambda queue: -queue.entries)
         oldest.sort(key=lambda queue: queue.oldest_at)
         return Queues(queue_stats=QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
@@ -54,7 +54,7 @@ def _counts(stats: queues.QueueStats) -> dict[str, Any]:
     return asdict(stats) | {"age_seconds": age_s, "at": instant_of(stats.at_ms)}
 
 
-async def _look_again(sources: Sources, vins: list[str]) -> list[Queue]:
+async def _current_state(sources: Sources, vins: list[str]) -> list[Queue]:
     """Return the current state of these queues; queues that are now empty or corrupt are omitted."""
     batch = AsyncBatch(sources.redis, sources.policy)
     for vin in vins:

@@ -15,7 +15,7 @@ from manifold.settings import Settings
 
 THREADS = 4
 MAX_CONCURRENT_LOOKUPS = 64  # concurrent reads, including those that wait for a thread
-CHECK_S, RECHECK_S = 15.0, 1.0  # interval of the readability checks; while unreadable
+CHECK_S, RECHECK_S = 15.0, 1.0  # seconds between checks whether the lake is readable: while it is, and while it is not
 T = TypeVar("T")
 
 

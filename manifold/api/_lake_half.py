@@ -25,10 +25,10 @@ from manifold.history.from_lake import Lake
 MAX_ENTRIES = 20_000  # hard limit of one answer
 
 Since = Annotated[
-    datetime, Query(description="of the segments that are named: when they were taken in; ISO 8601, UTC where it names no zone")
+    datetime, Query(description="of the segments that are named: when they were ingested; ISO 8601, UTC where it names no zone")
 ]
-Told = Annotated[
-    int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MAX_ENTRIES:,} at most")
+Listed = Annotated[
+    int, Query(ge=0, description=f"entries that are listed one by one, of the newest triggers first; {MAX_ENTRIES:,} at most")
 ]
 Rows = Annotated[int, Query(ge=1, description=f"rows of the lake that are looked at for one page; {MAX_ROWS:,} at most")]
 From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `seq` or a greater one")]
@@ -59,7 +59,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
             page, ingested = Lake(catalog).vehicle_page(vin, _utc(since), bounds)
             if limit is None and page.before is not None:
                 raise Retryable(
-                    f"{vin} has more than {MAX_ENTRIES} entries; /api/v1/vins/{vin}/history tells them a page at a time"
+                    f"{vin} has more than {MAX_ENTRIES} entries; /api/v1/vins/{vin}/history lists them a page at a time"
                 )
             return {"entries": _to_json(page.entries), "before": page.before, "ingested": sorted(ingested)}
 
@@ -72,10 +72,10 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         limit: Limit = BATCH_PAGE,
         before: Before = MAX_SEQ,
         since_seq: From = 0,
-        entries: Told = MAX_ENTRIES,
+        entries: Listed = MAX_ENTRIES,
         rows: Rows = MAX_ROWS,
     ) -> Response:
-        """A page of triggers that the lake knows, their entries if they are few, and the segments taken in since then."""
+        """A page of triggers that the lake knows, their entries if they are few, and the segments ingested since then."""
         bounds = Bounds(limit=limit, entries=min(entries, MAX_ENTRIES), rows=min(rows, MAX_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class RequestMiddleware:
         receive = _bounded(receive, MAX_PLAN_BYTES if scope["path"].startswith(PLANS) else MAX_BODY_BYTES)
         began, status = time.perf_counter(), 0
 
-        async def noted(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -43,15 +43,15 @@ class RequestMiddleware:
             caller = self._callers.identify(_authorization(scope))
             scope.setdefault("state", {})["caller"] = caller
             if caller is None and scope["path"] not in (HEALTH, ALIVE):
-                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
-                await problem(401, detail, headers=REFUSED)(scope, receive, noted)
+                detail = "send the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
+                await problem(401, detail, headers=REFUSED)(scope, receive, send_and_note_status)
             else:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send_and_note_status)
         except Exception:
             log.exception("a request failed", path=scope["path"])
             if status:  # the response has started: abort it to signal that it is incomplete
                 raise
-            await failed()(scope, receive, noted)
+            await failed()(scope, receive, send_and_note_status)
         finally:
             route = getattr(scope.get("route"), "path", ELSEWHERE)
             REQUESTS.labels(route, str(status)).inc()

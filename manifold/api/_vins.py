@@ -57,10 +57,10 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
     waiting = sorted(seq for seq in {*pending, *parked} if seq > after)
     page = waiting[:limit]
     outcomes = {seq: outcome for outcome, seqs in zip(OF_CODE.values(), ended, strict=True) for seq in seqs}
-    lately = sorted(outcomes)[-limit:]
-    histories = await _histories(sources, vin, [*page, *lately])
+    newest_ended = sorted(outcomes)[-limit:]
+    histories = await _histories(sources, vin, [*page, *newest_ended])
     in_flight = inflight[0] is not None
-    aside = set(parked)
+    parked_seqs = set(parked)
     return Vehicle.model_construct(
         vin=vin,
         presence=_presence(presence, sources.policy.presence_ms),
@@ -68,9 +68,9 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
         parked=parked_count,
         in_flight=int(in_flight),
         remembered=remembered,
-        entries=[Entry.of(_with_state(histories[seq], inflight, aside)) for seq in page],
+        entries=[Entry.of(_with_state(histories[seq], inflight, parked_seqs)) for seq in page],
         after=page[-1] if len(waiting) > limit else None,
-        ended=[Entry.of(replace(histories[seq], state=outcomes[seq], attempts=None)) for seq in lately],
+        ended=[Entry.of(replace(histories[seq], state=outcomes[seq], attempts=None)) for seq in newest_ended],
     )
 
 
@@ -103,12 +103,12 @@ def _texts(trigger: object) -> tuple[str, str]:
     return (request_id or b"").decode(errors="replace"), (data_id or b"").decode(errors="replace")
 
 
-def _with_state(entry: EntryHistory, inflight: list[bytes | None], aside: set[int]) -> EntryHistory:
+def _with_state(entry: EntryHistory, inflight: list[bytes | None], parked_seqs: set[int]) -> EntryHistory:
     seq, published_at, attempts = inflight
     if seq is not None and int(seq) == entry.seq:
         dispatched_at = instant_of(int(published_at)) if published_at else None
         return replace(entry, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(attempts or 0))
-    return replace(entry, state=EntryState.PARKED) if entry.seq in aside else entry
+    return replace(entry, state=EntryState.PARKED) if entry.seq in parked_seqs else entry
 
 
 def _presence(fields: list[bytes | None], presence_ms: int) -> Presence | None:

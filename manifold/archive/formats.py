@@ -80,15 +80,15 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
     derived = "seq" not in table.schema.names
-    given = "received_at" if derived else "seq"
-    if holes := [name for name in (*REQUIRED, given) if columns[name].null_count]:
+    source = "received_at" if derived else "seq"  # the other can be computed from it
+    if holes := [name for name in (*REQUIRED, source) if columns[name].null_count]:
         raise Unreadable(f"rows without {', '.join(holes)}")
     if derived:
         columns["seq"] = pa.array(derived_seqs(path, _milliseconds(columns["received_at"])))
     elif table.num_rows and pc.min(columns["seq"]).as_py() < 0:
         raise Unreadable("a seq is negative")
     if columns["received_at"].null_count:
-        columns["received_at"] = _given_at(columns)
+        columns["received_at"] = _filled_received_at(columns)
     instants, (first, last) = columns["received_at"], _ends_of_time()
     if pc.any(pc.or_(pc.less(instants, first), pc.greater(instants, last))).as_py():
         raise Unreadable("a received_at lies in no year from 1 to 9999")
@@ -109,7 +109,7 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
         raise Unreadable(f"column {field.name} of type {given} is not {field.type} ({one_line(exc)})") from exc
 
 
-def _given_at(columns: dict[str, Any]) -> pa.Array:
+def _filled_received_at(columns: dict[str, Any]) -> pa.Array:
     """`received_at`, or the time in the seq where it is null."""
     seqs = columns["seq"].to_numpy()
     instants = pa.array((seqs >> TIME_SHIFT) + EPOCH_MS).cast(pa.timestamp("ms", tz="UTC"))

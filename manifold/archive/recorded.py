@@ -34,9 +34,9 @@ class RecordedSegments:
         self._archive = archive
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
-        """Write the envelopes as one segment per stream and hour, without those already in the archive; returns the paths."""
+        """Write the envelopes that no segment has yet, by stream and hour; return the paths of all segments that have them."""
         ordered = sorted(envelopes, key=lambda e: (e.stream, e.seq))
-        written = []
+        paths = []
         for (stream, _), group in groupby(ordered, key=lambda e: (e.stream, _hour(e))):
             rest = list(group)
             while rest:
@@ -46,9 +46,9 @@ class RecordedSegments:
                     self._archive.put(path, to_arrow(rest))
                     _metrics.SEGMENTS.labels(stream.value).inc()
                     known = {envelope.seq for envelope in rest}
-                written.append(path)
-                rest = [envelope for envelope in rest if envelope.seq not in known]
-        return written
+                paths.append(path)
+                rest = [envelope for envelope in rest if envelope.seq not in known]  # an existing segment may lack some
+        return paths
 
     def read(self, path: str) -> list[Envelope]:
         """The envelopes of one segment.

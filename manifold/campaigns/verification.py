@@ -45,7 +45,8 @@ class _Replay:
         self._grace_ms = grace_ms
         self._campaign = Campaign(ledger=Ledger(Roster()))  # its ledger is changed here in place
         self._former = deque[tuple[int, Decided]]()  # states, and until when they were in force
-        self._recent, self._spent = deque[tuple[int, int]](), 0
+        self._recent = deque[tuple[int, int]]()  # releases of the last minute: when, and of how many vehicles
+        self._spent = 0  # vehicles in `_recent`
         self._releases: dict[int, Released] = {}
         self._outcomes: defaultdict[int, list[Ended]] = defaultdict(list)
         self._tripping: dict[str, int] = {}  # rule → since when it trips
@@ -140,9 +141,9 @@ class _Replay:
             counts = gates.rule_counts(campaign, rule, order.counts.get("wave"), at_ms)
             self._compare(fact.seq, {name: order.counts.get(name, 0) for name in counts}, counts)
 
-    def _compare(self, seq: int, told: r.Counts, recounted: r.Counts) -> None:
-        if told != recounted:
-            self._report(Kind.MISCOUNTED, seq, f"says {words_of(told)}; the record has {words_of(recounted)}")
+    def _compare(self, seq: int, stated: r.Counts, recounted: r.Counts) -> None:
+        if stated != recounted:
+            self._report(Kind.MISCOUNTED, seq, f"says {words_of(stated)}; the record has {words_of(recounted)}")
 
     def _judge_pass(self, seq: int, at_ms: int, campaign: Campaign) -> None:
         decided = campaign.decided
@@ -226,9 +227,9 @@ class _Replay:
         for zone in dict.fromkeys(roster.zone_of(vin) for vin in fact.vins if vin in roster):
             spans = [_span(decided, zone, fact.at_ms) for decided in states]
             if not any(span.is_open and fact.until_ms == (None if span.until_ms < 0 else span.until_ms) for span in spans):
-                told = f"was released in zone {zone} with {fact.until_ms} as the end of its window"
+                detail = f"was released in zone {zone} with {fact.until_ms} as the end of its window"
                 for vin in (vin for vin in fact.vins if vin in roster and roster.zone_of(vin) == zone):
-                    self._report(Kind.OUTSIDE_WINDOW, fact.seq, told, vin)
+                    self._report(Kind.OUTSIDE_WINDOW, fact.seq, detail, vin)
 
     def _check_completeness(self) -> None:
         """Releases are numbered without gaps, and every outcome has its release."""
@@ -239,9 +240,8 @@ class _Replay:
             vins = set(self._releases[seq].vins) if seq in self._releases else set()
             for outcome in outcomes:
                 if outcome.vin not in vins:
-                    self._report(
-                        Kind.LOST, outcome.seq, f"is {outcome.ending}, and its release {seq} is not on record", outcome.vin
-                    )
+                    detail = f"is {outcome.ending}, and no release {seq} to it is on record"
+                    self._report(Kind.LOST, outcome.seq, detail, outcome.vin)
 
 
 def _span(decided: Decided, zone: str | None, at_ms: int) -> Span:

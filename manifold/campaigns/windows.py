@@ -70,7 +70,7 @@ class Span(Struct, frozen=True):
 
 
 def span_at(window: Window, zone: str, now_ms: int) -> Span:
-    """The window of `zone` at `now_ms` (Unix milliseconds)."""
+    """Whether the window is open in `zone` at `now_ms` (Unix milliseconds), and until when that does not change."""
     is_open = _is_open(window, zone, now_ms)
     first_day = now_ms // _DAY_MS
     for day in range(first_day, first_day + _HORIZON_DAYS):

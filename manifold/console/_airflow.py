@@ -29,7 +29,7 @@ def password(
         str, typer.Argument(help="viewer reads; operator triggers, and sets pools and connections; admin may do all")
     ] = OPERATOR,
 ) -> None:
-    """Print the password of a user of the embedded Airflow, which was made up at its first start."""
+    """Print the password of a user of the embedded Airflow; it was generated when Airflow first started."""
     settings = settings_or_fail()
     if user not in ROLES:
         fail(f"Airflow has no user {user!r}; ask for {', '.join(ROLES)}")

@@ -145,8 +145,11 @@ def batch_cancel(
             from_there = MAX_SEQ if before is None else before
             last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=show_progress)
     except KeyboardInterrupt:
-        goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
-        fail(f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
+        rest_option = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
+        fail(
+            f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{rest_option}",
+            INTERRUPTED,
+        )
     if as_json:
         standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
         print_json({"request_id": request_id, **standing})
@@ -156,7 +159,7 @@ def batch_cancel(
             out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
     if last.spoilt:
         named = "; ".join(last.spoilt[:MAX_NAMED]) + ("; …" if len(last.spoilt) > MAX_NAMED else "")
-        fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
+        fail(f"vehicles were left out, because these keys in Redis hold something else: {named}; {REMEDY}")
 
 
 def _settings_for(vin: str) -> Settings:

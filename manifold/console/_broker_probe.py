@@ -28,7 +28,7 @@ RULES = "include infra/emqx/manifold.conf in the broker's configuration; see doc
 ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"
 
 
-class _Heard:
+class _Inbox:
     """Records and acknowledges the messages that a client receives."""
 
     def __init__(self, client: Mqtt) -> None:
@@ -69,14 +69,14 @@ async def probe(settings: Settings) -> list[Diagnostic]:
     async with AsyncExitStack() as stack:
         name = settings.mqtt_username_dispatcher
         service = Mqtt(settings.mqtt, f"{name}-{vin}", username=name, password=password, tls=settings.tls_files(name))
-        heard = _Heard(service)
+        service_inbox = _Inbox(service)
         await stack.enter_async_context(service)
         if not await _connects(service):
             remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/guides/emqx.md"
             return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
         found = [Diagnostic("broker", True, settings.mqtt)]
         if not await _subscribes(service, f"{topics.EVENTS}/+/{vin}"):
-            seen = f"{settings.mqtt_username_dispatcher} may not hear events"
+            seen = f"{settings.mqtt_username_dispatcher} may not subscribe to events"
             return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
         known = settings.mqtt_probe_username or None
         own = settings.mqtt_probe_password.get_secret_value() or None
@@ -87,18 +87,18 @@ async def probe(settings: Settings) -> list[Diagnostic]:
             )
             return [*found, Diagnostic("broker, for vehicles", True, seen)]
         vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
-        gets = _Heard(vehicle)
+        vehicle_inbox = _Inbox(vehicle)
         await stack.enter_async_context(vehicle)
         if not await _connects(vehicle):
             remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
             seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
             return [*found, Diagnostic("broker, for vehicles", False, seen, remedy)]
-        return found + await _judge(settings, vin, (service, heard), (vehicle, gets))
+        return found + await _judge(settings, vin, (service, service_inbox), (vehicle, vehicle_inbox))
 
 
-async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], car: tuple[Mqtt, _Heard]) -> list[Diagnostic]:
+async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Inbox], car: tuple[Mqtt, _Inbox]) -> list[Diagnostic]:
     """Check events and access rules by subscribing and publishing as a service and as a vehicle."""
-    (service, heard), (vehicle, gets) = platform, car
+    (service, service_inbox), (vehicle, vehicle_inbox) = platform, car
     prefix, other = settings.topic_prefix, f"{vin}-other"
     mine, others = topics.request_topic(prefix, vin, FORGED), topics.request_topic(prefix, other, FORGED)
     event, last = f"{topics.EVENTS}/{FORGED}/{vin}", topics.request_topic(prefix, vin, "last")
@@ -107,21 +107,21 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
     wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribes(vehicle, each)]
     await _publish(vehicle, event)
     await _publish(service, mine)
-    missing = [kind for kind in EVENTS if not await heard.until(partial(_is_event, kind))]
-    if any(message.topic == event for message in heard.messages):
+    missing = [kind for kind in EVENTS if not await service_inbox.until(partial(_is_event, kind))]
+    if any(message.topic == event for message in service_inbox.messages):
         wrong.append("a vehicle may publish events")
 
     await _subscribes(vehicle, topics.request_filter(prefix, other))
     for topic in (others, last):
         await _publish(service, topic)
-    if not await gets.until(lambda message: message.topic == last):
+    if not await vehicle_inbox.until(lambda message: message.topic == last):
         wrong.append("a vehicle does not get what the dispatcher publishes to it")
-    if any(message.topic == others for message in gets.messages):
+    if any(message.topic == others for message in vehicle_inbox.messages):
         wrong.append("a vehicle gets what is addressed to another one")
 
-    told = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are told"
+    detail = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are published"
     return [
-        Diagnostic("broker's events", not missing, told, RULES),
+        Diagnostic("broker's events", not missing, detail, RULES),
         Diagnostic("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
     ]
 

@@ -56,8 +56,8 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     sha256 = plan_sha256(document)
     listed = listed_in(document, targets)
     if listed is None:
-        told = f"{plan_file} is valid; its list of targets was not checked: give --targets FILE"
-        print_json({"plan_sha256": sha256, "targets": None}) if as_json else out.print(told)
+        message = f"{plan_file} is valid; its list of targets was not checked: give --targets FILE"
+        print_json({"plan_sha256": sha256, "targets": None}) if as_json else out.print(message)
         return
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     plan = campaign.decided.plan

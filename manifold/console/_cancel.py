@@ -57,25 +57,25 @@ def cancel(
     batches = History(settings, redis).of_request(request_id)
     batches.flush()
     loader = Loader(redis, Policy.of(settings))
-    ender = _Canceller(loader)
+    canceller = _Canceller(loader)
     named: list[EntryHistory] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
-        left = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
-        found = batches.page(Bounds(limit=left, before=standing.before, since=_first_seq_in_retention(settings)))
-        few = batches.recorded(found, found.entries.keys())
+        page_size = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
+        found = batches.page(Bounds(limit=page_size, before=standing.before, since=_first_seq_in_retention(settings)))
+        of_small = batches.recorded(found, found.entries.keys())  # read at once for the triggers within the entry limit
         for batch in reversed(found.batches):
-            recorded = few if batch.seq in found.entries else batches.recorded(found, {batch.seq})
+            recorded = of_small if batch.seq in found.entries else batches.recorded(found, {batch.seq})
             mine = map(recorded.ended, batches.entries(found, batch, vins))
             if vins:
                 named += mine  # cancelled only once every VIN is known to belong to the batch
             else:
-                for _ in ender.end(mine, standing.entries):
+                for _ in canceller.end(mine, standing.entries):
                     tell(standing)
             standing.triggers, standing.before = standing.triggers + 1, batch.seq
             tell(standing)
         standing.before = found.before
     _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
-    for _ in ender.end(iter(named), standing.entries):
+    for _ in canceller.end(iter(named), standing.entries):
         tell(standing)
     standing.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
     return standing

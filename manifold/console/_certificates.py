@@ -29,7 +29,7 @@ Banned = Annotated[
 @app.command()
 @handle_errors
 def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = False) -> None:
-    """Issue a certificate and its key, in one file that only you can read. An earlier one of that name stays good."""
+    """Issue a certificate and its key, in one file that only you can read. An earlier one of that name stays valid."""
     from manifold.runtime import secret_files
     from manifold.runtime.secret_files import write
     from manifold.sandbox.platform import certificates
@@ -52,7 +52,7 @@ def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = 
 @app.command()
 @handle_errors
 def revoke(name: Name, undo: Undo = False, days: Banned = 3650, as_json: AsJson = False) -> None:
-    """Revoke all certificates of that name: a client that shows one is disconnected within seconds.
+    """Revoke all certificates of that name: a client that presents one is disconnected within seconds.
 
     Where MANIFOLD_EMQX_API_URL is set, EMQX bans the vehicle: it is refused with every certificate, a newer one too.
     """
@@ -129,13 +129,13 @@ def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "serials": [f"{serial:x}" for serial in found]})
     else:
-        out.print(f"{len(found)} of {name} revoked")
+        out.print(f"certificates of {name} revoked: {len(found)}")
 
 
 @app.command("list")
 @handle_errors
 def list_issued(as_json: AsJson = False) -> None:
-    """All that were issued here and have not ended, the oldest first. No key is shown."""
+    """The certificates that were issued here and have not expired, oldest first. No key is shown."""
     from manifold.sandbox.platform import cert_registry, certificates
 
     home = settings_or_fail().home

@@ -13,7 +13,7 @@ from manifold.settings import Settings
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
     """Vehicles by presence, entries and messages by state: from the last queue statistics."""
     stats = asyncio.run(_ask(settings_or_fail(), fresh))
-    oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
+    oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
     if as_json:
         print_json({**aged(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
         return
@@ -31,7 +31,7 @@ def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
         ("messages of compacted queues, live", stats.ecq_live),
         ("of them pending", stats.ecq_pending),
         ("of them in flight", stats.ecq_in_flight),
-        ("oldest pending of them accepted at", ecq_oldest),
+        ("oldest pending message of a compacted queue accepted at", ecq_oldest),
     ]
     out.print(table("", ("what", "now"), rows))
     print_age(stats)

@@ -73,7 +73,7 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     assert populated is not None  # a rebuild populates
     if populated.problem:
         fail(populated.problem)
-    _show(result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(populated)])
+    _show(result, as_json, "the queues are loaded", [("segments ingested", result.ingested.segments), *_populated(populated)])
 
 
 @handle_errors

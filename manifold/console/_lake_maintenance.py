@@ -44,7 +44,7 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
         verdict = "agree" if result.agree else "DISAGREE"
         out.print(f"archive, ledger and tables {verdict}: {result.segments} segments, {result.messages} messages")
         if result.repaired:
-            out.print(f"{result.repaired} segments were taken in again")
+            out.print(f"{result.repaired} segments were ingested again")
         rows = [(f.path, f.trouble, f.table, f.expected, f.found) for f in result.findings[:SHOWN]]
         if rows:
             out.print(table("", ("segment", "trouble", "table", "rows expected", "rows found"), rows))

@@ -102,7 +102,7 @@ def replay(
         print_json({"replayed": [asdict(one) for one in done], "problems": problems})
     elif done:
         rows = [(one.seq, one.segment, "yes" if one.will_be_sent else "no: older than the retention") for one in done]
-        out.print(table("replayed; `manifold ingest` takes them in", ("seq", "segment", "to be sent"), rows))
+        out.print(table("replayed; `manifold ingest` loads them", ("seq", "segment", "to be sent"), rows))
     if problems:
         fail("; ".join(problems))
 

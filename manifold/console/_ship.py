@@ -7,7 +7,7 @@ import typer
 
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail
 
-Folder = Annotated[Path, typer.Argument(help="Where to put it; what is there of an earlier time is replaced.")]
+Folder = Annotated[Path, typer.Argument(help="The folder to write to; the files of an earlier bundle there are replaced.")]
 Python = Annotated[Path | None, typer.Option(help="Python of the nodes, of this one's version.", show_default="this one's path")]
 WithDriver = Annotated[bool, typer.Option("--with-driver", help="Drivers run on the cluster, too (deploy mode cluster).")]
 

@@ -27,7 +27,7 @@ def device_erase(
     yes: Yes = False,
     wait: Wait = WAIT_S,
     leave_letters: Annotated[
-        bool, typer.Option("--leave-dead-letters", help="Do not ask RabbitMQ: its dead letters go by themselves after a week.")
+        bool, typer.Option("--leave-dead-letters", help="Do not ask RabbitMQ: its dead letters expire after a week.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +40,7 @@ def device_erase(
 @app.command()
 @handle_errors
 def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
-    """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
+    """The newest signals of a device, oldest first: readings and anomalies, from the lake and from signals not yet ingested."""
     settings = _settings_for(device_id)
     from manifold.contracts.seq import MAX_SEQ
     from manifold.history.signals import device_signals

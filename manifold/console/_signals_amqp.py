@@ -78,7 +78,7 @@ def ls(count: Most = 100, as_json: AsJson = False) -> None:
 @dlq_app.command("show")
 @handle_errors
 def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` counts.")]) -> None:
-    """One of them: error, headers, and the body as it came."""
+    """Show one dead letter: error, headers, and the body as it came."""
     settings = settings_or_fail()
     found = _run(settings, _read_dead_letters(settings, place, with_body=True))
     if len(found) < place:
@@ -122,7 +122,7 @@ def erase_letters(settings: Settings, device_id: str) -> int:
     try:
         return _run(settings, _erase_letters(settings, device_id))
     except Retryable as exc:
-        raise Retryable(f"{exc}; or leave dead letters, which go after a week: --leave-dead-letters") from exc
+        raise Retryable(f"{exc}; or leave dead letters, which expire after a week: --leave-dead-letters") from exc
 
 
 async def _erase_letters(settings: Settings, device_id: str) -> int:
@@ -146,8 +146,8 @@ async def _send(settings: Settings, device_id: str, payload: bytes, count: int) 
         exchange = await channel.get_exchange(topology.EXCHANGE, ensure=False)
         for _ in range(count):
             now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            said = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
-            body, correlation_id = json.dumps(said).encode(), str(uuid.uuid4())
+            fields = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
+            body, correlation_id = json.dumps(fields).encode(), str(uuid.uuid4())
             headers: dict[str, Any] = {"x-correlation-id": correlation_id, "x-schema-version": "v1", "x-timestamp": now}
             if secrets:
                 headers |= signed_headers(body, secrets[0], device_id=device_id, nonce=os.urandom(16).hex(), timestamp=now)
@@ -178,12 +178,12 @@ async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry
             if code and letter.code != code:
                 continue
             verdict, vouchable = letters.verdict_now(letter), letters.is_only_old(letter)
-            named = letter.code == code or letter.code not in NOT_VOUCHED_FOR
-            replayed = not dry_run and (verdict == ACCEPTED or (vouch and vouchable and named))
+            may_vouch = letter.code == code or letter.code not in NOT_VOUCHED_FOR
+            replayed = not dry_run and (verdict == ACCEPTED or (vouch and vouchable and may_vouch))
             if replayed:
                 await letters.replay(letter)
-            said = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": vouchable}
-            done.append(said | {"replayed": replayed})
+            row = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": vouchable}
+            done.append(row | {"replayed": replayed})
     return done
 
 

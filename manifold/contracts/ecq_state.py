@@ -41,10 +41,12 @@ def fold(
     moved = sorted(set(rewinds))
     ended, seqs = set(expiries), [rewind for rewind, _ in moved]
     expired = {seq for seq, _ in ended}
-    told = {(seq, epoch_of(seq, epoch, seqs)) for seq, epoch in {*acks, *ended}}
-    acknowledged = {seq for seq, epoch in told if not any(rewind > epoch and first <= seq for rewind, first in moved)}
+    settled = {(seq, epoch_of(seq, epoch, seqs)) for seq, epoch in {*acks, *ended}}
+    acknowledged = {seq for seq, epoch in settled if not any(rewind > epoch and first <= seq for rewind, first in moved)}
     position: int | None = None
-    for _, is_ack, seq in sorted([(rewind, 0, first - 1) for rewind, first in moved] + [(epoch, 1, seq) for seq, epoch in told]):
+    for _, is_ack, seq in sorted(
+        [(rewind, 0, first - 1) for rewind, first in moved] + [(epoch, 1, seq) for seq, epoch in settled]
+    ):
         if is_ack:
             position = seq if position is None else max(position, seq)
         elif position is not None:

@@ -91,8 +91,8 @@ class Batches:
             mine = found.entries[batch.seq]
         elif batch.seq in found.archived:
             alone = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
-            again = triggers_recorded(self._settings, found.ingested, self._request_id, alone)
-            mine = self._entries_from_archive(batch, again[batch.seq].vins)
+            triggers = triggers_recorded(self._settings, found.ingested, self._request_id, alone)
+            mine = self._entries_from_archive(batch, triggers[batch.seq].vins)
         else:
             mine = self._entries_from_lake(batch, vins)
         return (entry for entry in mine if not vins or entry.vin in vins)

@@ -51,7 +51,7 @@ class Queued:
 
 
 def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
-    """Add the commands for a page to a batch; parse their replies with `page_told`."""
+    """Add the commands for a page to a batch; parse their replies with `page_of_replies`."""
     batch.add(
         ecq_queue(client_id), ReadPage(page.after, min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)), wall_clock_ms()
     )
@@ -59,7 +59,7 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
         batch.call(("GET", mark), lambda reply: reply)
 
 
-def page_told(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
+def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
     """Build the page from the replies to `ask_page`; None if Redis is incomplete."""
     reply: PageReply = replies[0]
     is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
@@ -87,7 +87,7 @@ def read_page(
     try:
         batch = BlockingBatch(redis, policy)
         ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
-        return page_told(batch.run(), client_id, pending_retention)
+        return page_of_replies(batch.run(), client_id, pending_retention)
     except AuthenticationError:  # redis-py derives it from ConnectionError
         raise
     except (RedisConnectionError, RedisTimeoutError):

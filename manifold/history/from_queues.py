@@ -25,14 +25,14 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
     pipe.hgetall(keys.inflight(vin))
     pipe.hgetall(keys.attempts(vin))
     pending_count, pending, parked_count, parked, inflight, attempts = pipe.execute()
-    aside = set(map(int, parked))
-    flying, published_at, tries = (inflight.get(name) for name in (b"seq", b"published_at", b"attempts"))
+    parked_seqs = set(map(int, parked))
+    in_flight_seq, published_at, tries = (inflight.get(name) for name in (b"seq", b"published_at", b"attempts"))
     waiting = []
-    for entry in with_trigger_ids(redis, vin, sorted([*map(int, pending), *aside])[:count]):
-        if flying is not None and int(flying) == entry.seq:
+    for entry in with_trigger_ids(redis, vin, sorted([*map(int, pending), *parked_seqs])[:count]):
+        if in_flight_seq is not None and int(in_flight_seq) == entry.seq:
             waiting.append(_in_flight(entry, published_at, tries))
             continue
-        state = EntryState.PARKED if entry.seq in aside else EntryState.PENDING
+        state = EntryState.PARKED if entry.seq in parked_seqs else EntryState.PENDING
         waiting.append(replace(entry, state=state, attempts=int(attempts.get(str(entry.seq).encode(), 0))))
     return pending_count + parked_count, waiting
 
@@ -44,7 +44,9 @@ def with_trigger_ids(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryH
     for seq in wanted:
         pipe.hmget(keys.trigger(seq), ["request_id", "data_id"])
     triggers = zip(wanted, pipe.execute() if wanted else (), strict=True)
-    return [EntryHistory(vin, seq, (task or b"").decode(), (data or b"").decode()) for seq, (task, data) in triggers]
+    return [
+        EntryHistory(vin, seq, (request_id or b"").decode(), (data_id or b"").decode()) for seq, (request_id, data_id) in triggers
+    ]
 
 
 def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[int]:

@@ -97,11 +97,11 @@ class History:
         within = bounds or Bounds()
         entries = {entry.seq: entry for entry in in_lake}
         recorded = read_recorded(self._settings, ingested, vin=vin)
-        over = {seq for owner, seq in recorded.outcomes if owner == vin} | {
+        ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {
             s for s, entry in entries.items() if not entry.is_open
         }
         done = {seq for seq in done_seqs(self._redis, vin) if within.since <= seq < within.before}
-        if not done <= over and not close_segments(self._settings):
+        if not done <= ended and not close_segments(self._settings):
             recorded = read_recorded(self._settings, ingested, vin=vin)  # the outcome was still in the recorder's journal
         for seq, trigger in recorded.triggers:
             if within.since <= seq < within.before:

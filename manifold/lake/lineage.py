@@ -33,11 +33,11 @@ Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     """Queue these events for sending; return at once whether they were queued. The log says when events are dropped."""
-    told = [json.dumps(event).encode() for event in events]
-    if any(len(event) > MAX_BYTES for event in told):
+    encoded = [json.dumps(event).encode() for event in events]
+    if any(len(event) > MAX_BYTES for event in encoded):
         log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)
         return False
-    return _emitter(settings).take(told)
+    return _emitter(settings).take(encoded)
 
 
 def settle(within_s: float | None = None) -> bool:

@@ -43,7 +43,7 @@ class Freshness:
         was_late, self._is_late = self._is_late, age_s > self._settings.lake_late_seconds
         if self._is_late and not was_late and oldest is not None:
             text = (
-                f"the lake is {timedelta(seconds=round(age_s))} behind: no run has taken in what was recorded at "
+                f"the lake is {timedelta(seconds=round(age_s))} behind: no run has ingested what was recorded at "
                 f"{oldest:%Y-%m-%dT%H:%M:%SZ}; see that ingest_archives is not paused and does not fail, or run `manifold ingest`"
             )
             tell = partial(alert, self._settings, "lake behind", text, oldest=oldest.isoformat(), age_seconds=round(age_s))

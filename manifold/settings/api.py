@@ -25,8 +25,8 @@ class ApiSettings(SharedSettings):
     )
     api_token: Secret = _s(
         SecretStr(""),
-        "the named token that jobs of Airflow show the API for its users, with the rights read, approve, brake, delegate; empty:"
-        " the one that `make up` generates, where api_tokens_file is empty too",
+        "the named token that jobs of Airflow send to the API for its users, with the rights read, approve, brake, delegate;"
+        " empty: the one that `make up` generates, where api_tokens_file is empty too",
     )
     api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
 

@@ -63,7 +63,7 @@ class LakeSettings(SharedSettings):
     lineage_parent: Annotated[str, AfterValidator(_run_name)] = _s(
         "", "the run that starts a job, for those events: <namespace>/<job>/<run id>, as Airflow's tasks say it; empty: none"
     )
-    lineage_token: Secret = _s(SecretStr(""), "token of the address at lineage_url; empty: none is shown")
+    lineage_token: Secret = _s(SecretStr(""), "token of the address at lineage_url; empty: none is sent")
 
     @property
     def catalog(self) -> str:

@@ -23,7 +23,7 @@ class PipelineSettings(LakeSettings):
         "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
     )
     ingest_window_days: Annotated[float, Field(gt=0, le=365)] = _s(
-        7, "a scheduled ingest takes every segment of these last days that no run has taken in, whenever the last run was"
+        7, "a scheduled ingest takes every segment of these last days that no run has ingested, whenever the last run was"
     )
     ingest_max_bytes: Positive = _s(
         4 << 30, "bytes of the archive that one run takes in; what is new beyond that follows in further runs, the oldest first"

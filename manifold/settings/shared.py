@@ -53,7 +53,7 @@ class SharedSettings(BaseSettings):
     redis_port: Port = _s(6390, "the embedded Redis")
     tls: bool = _s(
         False,
-        "the sandbox's front door, Redis and RabbitMQ speak TLS, and clients show certificates of a CA that `make up` makes: "
+        "the sandbox's front door, Redis and RabbitMQ speak TLS, and clients present certificates of a CA that `make up` makes: "
         "vehicles on mqtt_port, services on mqtt_services_port; Airflow, the API and every service's own HTTP speak HTTPS",
     )
     tls_service: Service = _s(
@@ -69,7 +69,7 @@ class SharedSettings(BaseSettings):
         "file of the certificates that services trust at the broker (mqtts://), at each other's HTTP and at EMQX's API; empty: "
         "those of the system",
     )
-    tls_certificate: str = _s("", "file of the certificate that this service shows the broker; empty: none")
+    tls_certificate: str = _s("", "file of the certificate that this service presents to the broker; empty: none")
     tls_key: str = _s("", "file of the key of tls_certificate; empty: it is in that file too")
 
     @property

@@ -109,10 +109,10 @@ class Received:
         """SHA-256 in lower-case hex over the parts that stay the same across redeliveries and routes."""
         headers = [(name, self.headers[name]) for name in sorted(self.headers) if name not in ROUTING_HEADERS]
         try:
-            told = repr((self.is_status, headers, [self._property(name) for name in KEPT_PROPERTIES]))
+            stable = repr((self.is_status, headers, [self._property(name) for name in KEPT_PROPERTIES]))
         except RecursionError:
-            told = repr(self.is_status)
-        return hashlib.sha256(hashlib.sha256(self.body).digest() + told.encode("utf-8", "replace")).hexdigest()
+            stable = repr(self.is_status)
+        return hashlib.sha256(hashlib.sha256(self.body).digest() + stable.encode("utf-8", "replace")).hexdigest()
 
     def _property(self, name: str) -> object:
         value = getattr(self.message, name, None)

@@ -37,37 +37,37 @@ def question(settings: Settings, campaign: str, wave: int | None) -> dict[str, s
         Permanent: this approval is not asked for, or no longer.
     """
     api = Api(settings)
-    state, plan = api.get(f"/campaigns/{campaign}"), api.get(f"/campaigns/{campaign}/plan")
-    ask = next((ask for ask in plan["asks"] if ask["wave"] == wave), None)
+    state, plan_answer = api.get(f"/campaigns/{campaign}"), api.get(f"/campaigns/{campaign}/plan")
+    ask = next((ask for ask in plan_answer["asks"] if ask["wave"] == wave), None)
     if ask is None:
         what = "the plan" if wave is None else f"the gate of wave {wave}"
         raise Permanent(f"{campaign} asks nobody to approve {what}: it is {state['state']}, because {state['because']}")
     named = {"plan": "the plan", "amendment": "the amended plan", "gate": f"the gate of wave {wave}"}[ask["what"]]
     return {
         "subject": f"Approve {named} of {campaign}?",
-        "body": "\n".join(_body(state, plan, ask)),
+        "body": "\n".join(_body(state, plan_answer, ask)),
         "plan_sha256": ask["plan_sha256"],
     }
 
 
-def _body(state: Json, told: Json, ask: Json) -> Iterator[str]:
-    plan = told["amended"] or told["plan"]
+def _body(state: Json, plan_answer: Json, ask: Json) -> Iterator[str]:
+    plan = plan_answer["amended"] or plan_answer["plan"]
     yield f"**{state['campaign']}** sends `{plan['data_id']}` to {state['targets']:,} vehicles until {plan['ends']}."
     yield f"It is {state['state']}: {state['because']}. Author: {', '.join(state['authors'])}."
     yield f"Approved by {', '.join(ask['approved_by']) or 'nobody'} so far; {ask['needed']} have to, and no author of the plan."
-    if told["amended"]:
+    if plan_answer["amended"]:
         yield f"\nThe amendment widens **{', '.join(state['amendment']['widens'])}**."
     yield "\n| wave | targets | released | known | success | gate to the next |\n|---|---|---|---|---|---|"
     for place, wave in enumerate(plan["waves"]):
-        size = f"{told['waves'][place]:,}" if place < len(told["waves"]) else "–"
+        size = f"{plan_answer['waves'][place]:,}" if place < len(plan_answer["waves"]) else "–"
         now = state["waves"][place] if place < len(state["waves"]) else {}
         counts = " | ".join(str(now.get(name, "–")) for name in ("released", "known", "success"))
         yield f"| {wave['name']} | {size} | {counts} | {_gate(wave['gate']) if wave is not plan['waves'][-1] else '–'} |"
     yield f"\nRate: {_rate(plan['rate'])}. Window: {_window(plan['window'])}."
-    for rule in told["rules"]:
+    for rule in plan_answer["rules"]:
         counts = f"{rule['count']} of {rule['known']} known"
         yield f"\nRule {rule['name']}: {rule['then']} over {rule['over']} in {rule['in']}; now {counts}."
-    for warning in told["warnings"][:MAX_WARNINGS]:
+    for warning in plan_answer["warnings"][:MAX_WARNINGS]:
         yield f"\n⚠ {warning}"
 
 

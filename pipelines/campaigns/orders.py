@@ -39,8 +39,8 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
         return {"campaign": campaign, "do": do, "by": by, "seq": None, "effect": "the gate stays held"}
     token = hashlib.sha256(repr((run_id, do, campaign, by, sorted(fields.items()))).encode()).hexdigest()[:32]
     body = {name: value for name, value in fields.items() if value is not None} | {"token": token}
-    told: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
-    if told["effect"] == NONE:
-        raise Permanent(f"{do} of {campaign} is on record as {told['seq']} and had no effect: {told['reason']}")
-    log.info("campaign ordered", campaign=campaign, do=do, by=told["by"], seq=told["seq"], effect=told["effect"])
-    return told
+    answer: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
+    if answer["effect"] == NONE:
+        raise Permanent(f"{do} of {campaign} is on record as {answer['seq']} and had no effect: {answer['reason']}")
+    log.info("campaign ordered", campaign=campaign, do=do, by=answer["by"], seq=answer["seq"], effect=answer["effect"])
+    return answer

@@ -135,9 +135,9 @@ def _rows(content: bytes, name: str) -> pa.Table:
         if content.startswith(PARQUET):
             table = pq.read_table(io.BytesIO(content))
         else:
-            text = pa.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=True)
-            text.null_values = [""]
-            table = pa.csv.read_csv(io.BytesIO(content), convert_options=text)
+            options = pa.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=True)
+            options.null_values = [""]
+            table = pa.csv.read_csv(io.BytesIO(content), convert_options=options)
         if "vin" not in table.column_names:
             raise Permanent(f"{name} has no column vin; it has {', '.join(table.column_names)}")
         empty = pa.nulls(len(table), pa.string())

@@ -24,12 +24,12 @@ def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool])
     order = decode(payload)
     if isinstance(order, Refused):
         return None
-    left = _order_without(order, vin)
-    if left is not None and names_it(left.why.encode()):
-        left = replace(left, why="")
-    if left is None or names_it(again := encode(left)):
+    rest = _order_without(order, vin)
+    if rest is not None and names_it(rest.why.encode()):
+        rest = replace(rest, why="")
+    if rest is None or names_it(encoded := encode(rest)):
         return None
-    return again
+    return encoded
 
 
 def _order_without(order: Command, vin: str) -> Command | None:
@@ -45,14 +45,14 @@ def _order_without(order: Command, vin: str) -> Command | None:
 
 def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
     """The plan without `vin` in its lists of VINs; None if one of them would be empty, which no plan may have."""
-    again: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
     for name, value in plan.items():
         parts = value if name == "waves" and isinstance(value, list) else [value]
-        left = [_without_vin(part, vin) for part in parts]
-        if any(isinstance(part, dict) and part.get("vins") == [] for part in left):
+        kept = [_without_vin(part, vin) for part in parts]
+        if any(isinstance(part, dict) and part.get("vins") == [] for part in kept):
             return None
-        again[name] = left if parts is value else left[0]
-    return again
+        rest[name] = kept if parts is value else kept[0]
+    return rest
 
 
 def _without_vin(part: Any, vin: str) -> Any:

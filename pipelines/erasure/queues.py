@@ -65,7 +65,7 @@ def erase_data(redis: Redis, named: Named) -> None:
 
 
 def prove_queues(redis: Redis, named: Named) -> list[Found]:
-    """Find where Redis still names the vehicle with something accepted before the seq."""
+    """Check the erasure: find what Redis still holds of the vehicle that was accepted before the seq `named.before`."""
     notes: Counter[str] = Counter()
     for key, some in _notes(redis, named):
         notes[key] += len(some)

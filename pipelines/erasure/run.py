@@ -6,12 +6,10 @@ The order ensures that a later step finds whatever an earlier one leaves, and th
 2. the recorders close their segments, so that everything accepted is in the archive;
 3. the archive, segment by segment: from here on, readers get it without the vehicle;
 4. the erasure waits for runs that began before it, for a limited time; step 5 overtakes those that take longer;
-5. a run of the erasure's own removes the rows from every table in one commit, and a second one drops the removed files'
-   bounds from the manifests;
+5. one run removes the rows from every table in one commit, and a second run drops the removed files' bounds from the manifests;
 6. every earlier snapshot and branch is expired, with the files that only they reference; then data that dispatchers put back
    into Redis, while the tables had it, is removed again;
-7. everything is searched: in the meantime a recorder may have brought an outcome, or a populate an entry. If anything is found,
-   the erasure starts over.
+7. everything is searched, since meanwhile a recorder may have brought an outcome. If anything is found, the erasure starts over.
 """
 
 import json
@@ -141,7 +139,11 @@ def erase(
             if done.proved:
                 break
     _note(catalog, done, ERASED if done.proved else LEFT, why)
-    log.info("vehicle erased", erasure_id=done.erasure_id, proved=done.proved, rows=done.rows, messages=done.messages)
+    counts = {"erasure_id": done.erasure_id, "rows": done.rows, "messages": done.messages}
+    if done.proved:
+        log.info("vehicle erased", **counts)
+    else:
+        log.warning("erasure not proved", **counts, found=len(done.found))
     return done
 
 
@@ -195,7 +197,7 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     removals = rows_named(catalog, named, base)
     run = MaintenanceRun(catalog, "erasure", base, now)
     for each in removals:
-        run.change(each.table, partial(erase_rows, catalog, each.table, each.keys, instead=each.instead))
+        run.change(each.table, partial(erase_rows, catalog, each.table, each.keys, replacement=each.replacement))
     gone = sorted(Ledger(ledger).known(rewritten.unreadable))
     run.publish(
         partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(append_nothing, catalog, SEGMENTS)

@@ -43,7 +43,7 @@ class Removal(NamedTuple):
 
     table: Table
     keys: pa.Table
-    instead: pa.Table | None = None
+    replacement: pa.Table | None = None
 
 
 def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Removal]:
@@ -69,13 +69,13 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[Rem
 
 
 def _campaign_rows(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[Removal]:
-    """The rows of orders and answers that name the vehicle, and the rows of the same messages without it."""
+    """Removals of the rows of orders and answers that name the vehicle, with the rows that replace them, without its name."""
     rows = [*_search(catalog, CAMPAIGN_EVENTS, named, base, ("campaign", "by", "why", "rule", "counts", "record", "seq"))]
     orders = {row["seq"]: row["record"] for row in rows if not named.is_newer(row)}
-    left = {seq: again for seq, order in orders.items() if (again := without_vehicle(order, named.vin, named.is_in)) is not None}
-    instead = rows_of(left)
+    kept = {seq: rest for seq, order in orders.items() if (rest := without_vehicle(order, named.vin, named.is_in)) is not None}
+    replacements = rows_of(kept)
     for table in ORDER_TABLES:
-        yield Removal(table, pa.table({"seq": pa.array(sorted(orders), pa.int64())}), instead[table.name])
+        yield Removal(table, pa.table({"seq": pa.array(sorted(orders), pa.int64())}), replacements[table.name])
     columns = tuple(column.name for column in CAMPAIGN_ANSWERS.columns)
     answers = [row for row in _search(catalog, CAMPAIGN_ANSWERS, named, base, columns) if not named.is_newer(row)]
     others = [row | {"reason": None} for row in answers if not (named.is_in(row["vin"]) or named.is_in(row["campaign"]))]

@@ -97,9 +97,9 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
     finish_committed_runs(run.catalog)
     began, at = time.monotonic(), run.now
     done = Published(Ingested(run.run_id))
-    again = is_published(run.catalog, run.run_id, run.now)
+    was_published = is_published(run.catalog, run.run_id, run.now)
     new = new_segments(run.catalog, run.archive, run.part)
-    for chunk in runs_of(new, run.settings.ingest_max_bytes, run.run_id, again=again):
+    for chunk in runs_of(new, run.settings.ingest_max_bytes, run.run_id, was_published=was_published):
         if chunk.is_last:
             return done, replace(run, now=at, part=chunk.segments)
         mine = replace(run, run_id=chunk.run_id, now=at, part=chunk.segments)
@@ -179,11 +179,11 @@ def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segm
     return grouped(segments, lambda segment: max(segment.size, OPEN_COST_BYTES), max_bytes)
 
 
-def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:
+def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, was_published: bool = False) -> Iterator[Chunk]:
     """Yield the chunks as runs. The last is `run_id` itself, which the caller awaits; other ids derive from the segments.
 
-    So an interrupted run resumes where it stopped, and finds the chunk that it had begun. With `again`, `run_id` is already
-    committed and takes nothing more, so all chunks get derived ids.
+    So an interrupted run resumes where it stopped, and finds the chunk that it had begun. With `was_published`, `run_id`
+    takes nothing more, so all chunks get derived ids.
     """
     before: list[Segment] | None = None
     for chunk in in_chunks(segments, max_bytes):
@@ -191,7 +191,7 @@ def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: 
             yield Chunk(_named(run_id, before), before, is_last=False)
         before = chunk
     if before is not None:
-        yield Chunk(_named(run_id, before) if again else run_id, before, is_last=not again)
+        yield Chunk(_named(run_id, before) if was_published else run_id, before, is_last=not was_published)
 
 
 def _named(run_id: str, segments: list[Segment]) -> str:

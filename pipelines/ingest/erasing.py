@@ -24,14 +24,20 @@ from pipelines.ingest.delete_rows import Changes, files_with, replace_files
 
 @retry_conflicts
 def erase_rows(
-    catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str], *, instead: pa.Table | None = None
+    catalog: Catalog,
+    table: Table,
+    keys: pa.Table,
+    branch: str,
+    properties: dict[str, str],
+    *,
+    replacement: pa.Table | None = None,
 ) -> None:
-    """Commit a snapshot to the branch without the rows that match `keys`, and with those of `instead`."""
+    """Commit a snapshot to the branch without the rows that match `keys`, and with those of `replacement`."""
     loaded = catalog.load_table(table.identifier)
     changes = dict(matching_files(loaded, loaded.refs()[branch].snapshot_id, keys))
-    if instead is not None and changes:
+    if replacement is not None and changes:
         file, rows = next(iter(changes.items()))
-        changes[file] = pa.concat_tables([rows, instead.cast(rows.schema)])
+        changes[file] = pa.concat_tables([rows, replacement.cast(rows.schema)])
     replace_erased(loaded, branch, changes, properties)
 
 

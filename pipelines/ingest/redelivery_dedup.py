@@ -49,11 +49,11 @@ def new_rows(attempt: Attempt, rows: DataFrame, of: Identity, base: int) -> Data
         known = known.withColumn("known", sf.lit(True))
         place = sf.row_number().over(Window.partitionBy(*of.keys).orderBy("seq"))
         joined = brief.withColumn("place", place).join(known, list(of.keys), "left")
-        again = joined.where("place > 1 or known").select("seq").localCheckpoint()
+        repeated = joined.where("place > 1 or known").select("seq").localCheckpoint()
     finally:
         brief.unpersist()
-    count = again.count()
+    count = repeated.count()
     if not count:
         return rows
     log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
-    return rows.join(again, "seq", "left_anti")
+    return rows.join(repeated, "seq", "left_anti")

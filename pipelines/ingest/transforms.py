@@ -50,9 +50,9 @@ def classify(messages: DataFrame, known: DataFrame) -> DataFrame:
     joined = messages.join(stored, "data_id", "left").withColumn("place", sf.row_number().over(by_seq))
     first = sf.first(sf.struct("sha1", sf.col("received_at").alias("stored_at"))).over(by_seq)
     found = joined.withColumn("stored", sf.coalesce("known", first))
-    told = found.withColumns({"stored_sha1": sf.col("stored.sha1"), "stored_at": sf.col("stored.stored_at")})
+    with_stored = found.withColumns({"stored_sha1": sf.col("stored.sha1"), "stored_at": sf.col("stored.stored_at")})
     is_new, is_conflict = sf.col("known").isNull() & (sf.col("place") == 1), sf.col("sha1") != sf.col("stored_sha1")
-    return told.withColumns({"is_new": is_new, "is_conflict": is_conflict}).drop("known", "stored", "place")
+    return with_stored.withColumns({"is_new": is_new, "is_conflict": is_conflict}).drop("known", "stored", "place")
 
 
 def data_rows(messages: DataFrame, judgement: DataFrame) -> DataFrame:

@@ -40,8 +40,8 @@ def write_signals(attempt: Attempt, source: Source, base: Mapping[str, int], ref
         ).first()
         assert seen is not None  # an aggregation has one row
         if seen["min"] is not None:
-            again = _repeated_seqs(attempt, signal_table_rows(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
-            new = found if again is None else found.join(again, "seq", "left_anti")
+            repeated = _repeated_seqs(attempt, signal_table_rows(XRAY_RAW, found), base[XRAY_RAW.name], seen["min"], seen["max"])
+            new = found if repeated is None else found.join(repeated, "seq", "left_anti")
             for table in (XRAY_RAW, XRAY_PROCESSED):
                 attempt.append(table, signal_table_rows(table, new), base[table.name])
     finally:
@@ -68,11 +68,11 @@ def _repeated_seqs(attempt: Attempt, mine: DataFrame, base: int, first_us: int, 
             return None
         first = suspected.groupBy(*KEY).agg(sf.min("seq").alias("seq"))
         new = first.join(known, KEY, "left_anti").select("seq")
-        again = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
+        repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
     finally:
         suspected.unpersist()
-    log.info("duplicate signals skipped", signals=again.count())
-    return again
+    log.info("duplicate signals skipped", signals=repeated.count())
+    return repeated
 
 
 def write_status(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:

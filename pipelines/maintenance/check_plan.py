@@ -33,10 +33,10 @@ class Disagreement(StrEnum):
 
 
 REMEDIES = {
-    Disagreement.MISSING: "rows that it brought are not in the table; --repair takes it in again",
-    Disagreement.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
-    Disagreement.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
-    Disagreement.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
+    Disagreement.MISSING: "rows that it brought are not in the table; --repair ingests it again",
+    Disagreement.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and ingests it again",
+    Disagreement.LISTED_TWICE: "ingested_segments has it more than once; --repair ingests it again",
+    Disagreement.WAITING: "it has lain in the archive for more than a day, and no run has ingested it; --repair does",
     Disagreement.GONE: "it is in the lake but not in the archive; restore it from a copy: without it the lake cannot be restored",
 }
 REPAIRABLE = (Disagreement.MISSING, Disagreement.DOUBLED, Disagreement.LISTED_TWICE)

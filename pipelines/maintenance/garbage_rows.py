@@ -57,9 +57,9 @@ class Rows:
         waiting = self._pending(ended)
         needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
         old = folded(self.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
-        left = old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
-        released_later = self._needed_by_campaigns(left)
-        return left.where(~sf.col("data_id").isin(released_later)) if released_later else left
+        unneeded = old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
+        released_later = self._needed_by_campaigns(unneeded)
+        return unneeded.where(~sf.col("data_id").isin(released_later)) if released_later else unneeded
 
     def main(self, table: Table) -> DataFrame:
         """The table as of construction."""
@@ -71,10 +71,10 @@ class Rows:
         if not campaigns:
             return []
         named = self._run.spark.createDataFrame([(data_id,) for data_id in campaigns], "data_id string")
-        asked = [row["data_id"] for row in data_ids.join(sf.broadcast(named), "data_id", "left_semi").collect()]
-        candidates = {campaign for data_id in asked for campaign in campaigns[data_id]}
+        matching = [row["data_id"] for row in data_ids.join(sf.broadcast(named), "data_id", "left_semi").collect()]
+        candidates = {campaign for data_id in matching for campaign in campaigns[data_id]}
         still_open = open_campaigns(self._run.catalog, self.base, candidates, since=self._cut) if candidates else set()
-        return sorted(data_id for data_id in asked if campaigns[data_id] & still_open)
+        return sorted(data_id for data_id in matching if campaigns[data_id] & still_open)
 
     def _counts(self, table: Table) -> dict[date, int]:
         """Rows by day, from the files' record counts; from the rows if the table is partitioned so that files lack a day."""

@@ -82,9 +82,9 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     base = main_snapshots(catalog, segments)
     undone = _undone(segments, run_id)
     before = _snapshots_before(catalog, undone)
-    again = _segments_to_reingest(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
-    found = {segment.path for segment in Archive(settings.archive, settings.s3).find(again)}
-    if gone := sorted(again - found):
+    to_reingest = _segments_to_reingest(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
+    found = {segment.path for segment in Archive(settings.archive, settings.s3).find(to_reingest)}
+    if gone := sorted(to_reingest - found):
         raise Permanent(
             f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; rolling back would lose "
             "them: restore them from a copy first"
@@ -94,7 +94,7 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
         run.change(table, partial(replace_content, catalog, table, before[table.name]))
     undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
     run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
-    result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(again), sorted(before))
+    result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(to_reingest), sorted(before))
     log.info(
         "runs rolled back",
         rollback_run_id=result.run_id,

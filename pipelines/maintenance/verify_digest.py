@@ -2,7 +2,8 @@
 
 A digest is the XOR of a hash of each entry. So the digest of the lake's pending entries is that of all entries and all
 outcomes together, without a join; and if queues and lake agree, everything cancels out. Buckets that differ are compared entry
-by entry (`verify_entries`); an outcome without an entry costs no more than that. A key that SCAN returns twice is read once.
+by entry (`verify_entries`). An outcome without an entry makes its bucket differ; the only cost is that comparison. A key that
+SCAN returns twice is read once.
 """
 
 import zlib

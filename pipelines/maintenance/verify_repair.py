@@ -23,7 +23,9 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
-    """Queue missing entries, end ended ones, record outcomes, restore order; return how many of each kind. Others stay.
+    """Queue what is missing, end what has ended, record outcomes, restore the order; return how many of each kind.
+
+    Other differences stay.
 
     Raises:
         Retryable: another process holds the populate lock.

@@ -77,7 +77,7 @@ def process_again(
         if rows is not None:
             done.days.append(day.isoformat())
             done.rows += rows
-            log.info("signals reprocessed", day=day.isoformat(), rows=rows, rules=RULES)
+            log.info("signals reprocessed", day=day.isoformat(), rows=rows, rules_version=RULES)
     return done
 
 

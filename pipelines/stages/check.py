@@ -16,7 +16,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: how far back, and whether to repair."""
     add_run_id(parser)
     parser.add_argument("--days", type=float, help="only what began so many days ago or later; without it, or 0: all")
-    parser.add_argument("--repair", action="store_true", help="take in again what is missing or doubled, or was not taken in")
+    parser.add_argument(
+        "--repair", action="store_true", help="ingest again what is missing or doubled, and what was not ingested"
+    )
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:

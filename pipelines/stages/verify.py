@@ -1,4 +1,4 @@
-"""Compare the queues with the lake; with `--repair` queue missing entries, end ended ones, restore order."""
+"""Compare the queues with the lake; with `--repair` queue what is missing, end what has ended, restore the order."""
 
 import argparse
 from datetime import UTC, datetime

@@ -42,12 +42,12 @@ TRENDS = timedelta(minutes=5)  # between redraws of the trend charts
 EXPIRE_INTERVAL = timedelta(hours=1)  # between expirations of old snapshots
 LOOK_S = 0.2  # between checks whether to stop
 
-SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
+SEGMENTS = Counter("manifold_stream_segments_total", "segments ingested")
 ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
 BATCH_SECONDS = Histogram(
     "manifold_stream_batch_seconds", "duration of a micro-batch", buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300)
 )
-LAG_SECONDS = Gauge("manifold_stream_lag_seconds", "age of the newest segment taken in, when its micro-batch was published")
+LAG_SECONDS = Gauge("manifold_stream_lag_seconds", "age of the newest segment ingested, when its micro-batch was published")
 
 log = structlog.get_logger(__name__)
 

@@ -146,7 +146,7 @@ def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
     contract = next(t for t in tables.EVERY_TABLE if t.name == table)
     schema = from_arrow_schema(pa.schema([(c.name, c.type) for c in contract.columns]))
     made = spark.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
-    return made.coalesce(1).localCheckpoint()  # read by Spark from here on, and not recomputed on each access
+    return made.coalesce(1).localCheckpoint()  # computed once; later accesses read the checkpoint, not the Python rows
 
 
 def judged(

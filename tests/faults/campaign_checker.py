@@ -1,12 +1,13 @@
-"""Proves what docs/guides/campaigns.md promises of a campaign on a history, by what vehicles and receipts told. Pure.
+"""Checks in a history that a campaign kept what docs/guides/campaigns.md promises. Pure.
 
-Lines of a campaign have its id as `request`. An entry is a vehicle and the seq of a release. The words, exactly:
+Lines of a campaign have its id as `request`. An entry is a vehicle and the seq of a release. The breaches:
 
-- released twice: a target that a release names although no earlier entry of it had been withdrawn, or had failed, before.
+- released twice: a target of a second release, although its entry of the release before had not been withdrawn, and had not
+  failed, when the second entry reached Redis; by the clocks of Redis and the dispatcher, since runs move the recorder's.
 - sent while braked: an entry that was put in flight and reached its vehicle while the brake was on, `BRAKE_S` after its receipt
   or later. What was put in flight before may arrive: no brake takes it back.
 - outside its window: an entry that was put in flight, and arrived, after the end that its release names.
-- over its rate: releases of which those of some 60 s, by the clock that gave the seqs, name more targets than the rate allows.
+- over its rate: releases that name more targets in some 60 s, by the clock that gave the seqs, than the rate allows.
 - campaign lost: targets that never got it by the end of the history.
 """
 
@@ -20,6 +21,7 @@ from tests.faults.verdict import Breach, Verdict
 BRAKE_S = 2.0
 MINUTE_S = 60.0
 AGAIN = (Outcome.WITHDRAWN.value, Outcome.FAILED.value)
+IN_REDIS = (What.ENQUEUED, What.PARKED, What.PUBLISHED)
 
 
 def without_campaigns(lines: Sequence[Line]) -> tuple[list[Line], dict[str, list[Line]]]:
@@ -41,15 +43,15 @@ def rate_of(lines: Iterable[Line]) -> int | None:
 
 def check_campaign(lines: Iterable[Line], verdict: Verdict, *, per_minute: int | None = None) -> None:
     """Add a campaign's part to the verdict; its lines are in the order of time."""
-    told = list(lines)
-    brakes = [(line.at + BRAKE_S, line.until or float("inf")) for line in told if line.what is What.BRAKED]
-    until = {line.seq: line.until for line in told if line.what is What.RELEASED}
-    _check_releases(told, verdict)
+    ordered = list(lines)
+    brakes = [(line.at + BRAKE_S, line.until or float("inf")) for line in ordered if line.what is What.BRAKED]
+    until = {line.seq: line.until for line in ordered if line.what is What.RELEASED}
+    _check_releases(ordered, verdict)
     if per_minute is not None:
-        _check_rate(told, per_minute, verdict)
-    targets = {line.vin for line in told if line.what is What.TARGETED}
+        _check_rate(ordered, per_minute, verdict)
+    targets = {line.vin for line in ordered if line.what is What.TARGETED}
     got, newest = set[str](), dict[str, Line]()  # newest: what was put in flight last for each vehicle
-    for line in told:
+    for line in ordered:
         if line.what is What.PUBLISHED:
             newest[line.vin] = line
         elif line.what is What.DELIVERED:
@@ -77,20 +79,27 @@ def _check_copy(
         verdict.breach(Breach.OUTSIDE_ITS_WINDOW, [entry])
 
 
-def _check_releases(told: Sequence[Line], verdict: Verdict) -> None:
-    """Releases and the ends before them, by the seqs of the releases and by when Redis had the ends."""
-    ended = {(line.vin, line.seq) for line in told if line.what in (What.ENDED, What.RECORDED) and line.note in AGAIN}
-    before: dict[str, int] = {}
-    for line in sorted((line for line in told if line.what is What.RELEASED), key=lambda line: line.seq or 0):
+def _check_releases(ordered: Sequence[Line], verdict: Verdict) -> None:
+    """Check for each release, by seq, that the vehicle's entry of the release before had ended when Redis got the new one."""
+    ended, reached = dict[tuple[str, int | None], float](), dict[tuple[str, int | None], float]()
+    for line in ordered:
+        if line.what in (What.ENDED, What.RECORDED) and line.note in AGAIN:
+            ended.setdefault((line.vin, line.seq), line.at)
+        elif line.what in IN_REDIS:
+            reached.setdefault((line.vin, line.seq), line.at)
+    before: dict[str, int | None] = {}
+    for line in sorted((line for line in ordered if line.what is What.RELEASED), key=lambda line: line.seq or 0):
         last = before.get(line.vin)
-        if last is not None and last != line.seq and (line.vin, last) not in ended:
-            verdict.breach(Breach.RELEASED_TWICE, [(line.vin, line.seq or 0)])
-        before[line.vin] = line.seq or 0
+        if last is not None and last != line.seq:
+            end = ended.get((line.vin, last))
+            if end is None or end > reached.get((line.vin, line.seq), end):
+                verdict.breach(Breach.RELEASED_TWICE, [(line.vin, line.seq or 0)])
+        before[line.vin] = line.seq
 
 
-def _check_rate(told: Sequence[Line], per_minute: int, verdict: Verdict) -> None:
+def _check_rate(ordered: Sequence[Line], per_minute: int, verdict: Verdict) -> None:
     recent = deque[float]()
-    for line in sorted((line for line in told if line.what is What.RELEASED), key=lambda line: line.seq or 0):
+    for line in sorted((line for line in ordered if line.what is What.RELEASED), key=lambda line: line.seq or 0):
         recent.append(line.at)
         while recent[0] <= line.at - MINUTE_S:
             recent.popleft()

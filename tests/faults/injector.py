@@ -91,7 +91,7 @@ class Injector:
             TimeoutError: the platform did not recover by itself.
         """
         began = time.time()
-        doing: dict[Harm, Callable[[Fault], Awaitable[None]]] = {
+        handlers: dict[Harm, Callable[[Fault], Awaitable[None]]] = {
             Harm.KILL: self._kill,
             Harm.STOP: self._stop,
             Harm.BACK: self._back,
@@ -105,7 +105,7 @@ class Injector:
             Harm.RENEW: self._renew,
         }
         try:
-            await doing[fault.harm](fault)
+            await handlers[fault.harm](fault)
             await self.healthy()
         finally:
             self._history.tell(Line(began, What.FAULT, until=time.time(), note=str(fault)))

@@ -35,6 +35,7 @@ def good() -> list[Line]:
         Line(1050, W.PUBLISHED, "B", 10),  # claimed, and withdrawn by the last look before the publish
         Line(1050.1, W.ENDED, "B", 10, note="withdrawn"),
         Line(1101, W.RELEASED, "B", 20, NAME, until=2000),
+        Line(1101.1, W.ENQUEUED, "B", 20),
         *sent("B", 20, 1102),
     ]
 
@@ -49,6 +50,11 @@ def release_again(lines: list[Line]) -> list[Line]:
 
 def forget_withdrawal(lines: list[Line]) -> list[Line]:
     return without(lines, W.ENDED, "B", "withdrawn")
+
+
+def withdraw_after_the_second_release(lines: list[Line]) -> list[Line]:
+    """B's first entry is withdrawn when Redis already has its second one."""
+    return [replace(line, at=1101.2) if line.what is W.ENDED and line.note == "withdrawn" else line for line in lines]
 
 
 def send_while_braked(lines: list[Line]) -> list[Line]:
@@ -78,6 +84,7 @@ def test_a_campaign_that_was_paused_and_went_on_keeps_its_promises() -> None:
     [
         (Breach.RELEASED_TWICE, release_again),
         (Breach.RELEASED_TWICE, forget_withdrawal),
+        (Breach.RELEASED_TWICE, withdraw_after_the_second_release),
         (Breach.SENT_WHILE_BRAKED, send_while_braked),
         (Breach.OUTSIDE_ITS_WINDOW, send_after_the_window),
         (Breach.OVER_ITS_RATE, release_too_fast),

@@ -169,10 +169,10 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
         url = f"https://localhost:{site.ports[service]}"
         return httpx.get(f"{url}/healthz", verify=trust, trust_env=False, headers={"Authorization": f"Bearer {token}"})
 
-    believes = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
+    java_trust = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
 
     def job(*words: str) -> str:
-        env = {**os.environ, **site.variables("jobs"), **believes}
+        env = {**os.environ, **site.variables("jobs"), **java_trust}
         ran = subprocess.run(
             [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, text=True, timeout=180
         )

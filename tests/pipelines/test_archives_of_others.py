@@ -1,4 +1,4 @@
-"""Files that others wrote: each example of docs/guides/archives.md goes in, and what is no segment holds nothing back."""
+"""Files that others wrote: each example of docs/guides/archives.md is ingested, and a file that is no segment blocks no other."""
 
 import gzip
 import re

@@ -17,6 +17,7 @@ from pyarrow import fs
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from redis import Redis
+from structlog.testing import capture_logs
 
 from manifold.archive.formats import decode
 from manifold.contracts import keys
@@ -346,10 +347,15 @@ def test_the_search_finds_cached_data_and_its_waiting_entries(known: Lake, redis
         if step.startswith("searching"):
             put_back(redis, seq_at(3))
 
-    done = erased(known, say=say)
+    with capture_logs() as logs:
+        done = erased(known, say=say)
 
     assert done.found == [Found("d:*", "payloads", 2), Found(f"p:map-{GONE}", "members"), Found(keys.PARKED, "data ids")]
-    assert erased(known, ms=90_000).proved
+    with capture_logs() as later_logs:
+        assert erased(known, ms=90_000).proved
+    ends = ("vehicle erased", "erasure not proved")
+    assert [entry["event"] for entry in logs if entry["event"] in ends] == ["erasure not proved"]
+    assert [entry["event"] for entry in later_logs if entry["event"] in ends] == ["vehicle erased"]
 
 
 def test_entries_waiting_for_newer_data_under_its_name_keep_waiting(known: Lake, redis: Redis) -> None:

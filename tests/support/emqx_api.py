@@ -90,12 +90,12 @@ def _handler(api: EmqxApi) -> type[BaseHTTPRequestHandler]:
             return False
 
         def _answer(self, status: int, document: object) -> None:
-            told = b"" if document is None else json.dumps(document).encode()
+            body = b"" if document is None else json.dumps(document).encode()
             self.send_response(status)
             if document is not None:
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(told)))
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(body)
 
     return Handler

@@ -93,7 +93,7 @@ class Ordered(BaseModel):
 
     campaign: CampaignId
     do: str = Field(description="the order")
-    by: str = Field(description="whose token was shown")
+    by: str = Field(description="who ordered it: the name of the caller's token")
     seq: Seq
     token: str | None = Field(description="of the order")
     effect: str = Field(

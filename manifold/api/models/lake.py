@@ -21,7 +21,7 @@ class LakeEntries(BaseModel):
 
     entries: list[LakeEntry]
     before: Seq | None = Field(description="the next page has the entries before this `seq`; null: there are no others")
-    ingested: list[str] = Field(description="segments that the lake has taken in since then: what they hold is in the answer")
+    ingested: list[str] = Field(description="segments ingested since then: what they hold is in the answer")
 
 
 class LakeBatch(BaseModel):
@@ -54,6 +54,6 @@ class Freshness(BaseModel):
 
     model_config = example(oldest_not_in_lake="2026-11-21T13:42:09Z", age_seconds=74.2, late=False)
 
-    oldest_not_in_lake: datetime | None = Field(description="when the oldest segment began that no run has taken in; null: none")
+    oldest_not_in_lake: datetime | None = Field(description="when the oldest segment began that no run has ingested; null: none")
     age_seconds: float = Field(ge=0, description="its age; 0 where there is none")
     late: bool = Field(description="whether that is more than MANIFOLD_LAKE_LATE_SECONDS")

@@ -35,11 +35,12 @@ def rows_of(
 ) -> pa.RecordBatch:
     """Build one row per message: the common columns and `columns`, or for a refused message the result of `refused_row`."""
     found = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
-    reasons = {place: one.reason for place, one in enumerate(parsed) if isinstance(one, Refused)}
-    if reasons:
-        whole = messages.take(pa.array(reasons)).to_pylist()
-        rows = [refused_row(row, reason) for row, reason in zip(whole, reasons.values(), strict=True)]
-        found |= {name: _spread([row[name] for row in rows], reasons, len(parsed)) for name in rows[0] if name not in found}
+    reason_at = {place: one.reason for place, one in enumerate(parsed) if isinstance(one, Refused)}
+    if reason_at:
+        places = list(reason_at)
+        whole = messages.take(pa.array(places)).to_pylist()
+        rows = [refused_row(row, reason) for row, reason in zip(whole, reason_at.values(), strict=True)]
+        found |= {name: _spread([row[name] for row in rows], places, len(parsed)) for name in rows[0] if name not in found}
     return batch(found, schema, len(parsed))
 
 

@@ -174,9 +174,9 @@ class Fleet:
                 await self._next_news()
 
     def _not_in_time(self, missing: list[Vehicle], within_s: float) -> str:
-        told = f"{missing[0].vin}: {missing[0].problem or 'no answer'}"
+        first = f"{missing[0].vin}: {missing[0].problem or 'no answer'}"
         return (
-            f"{len(missing)} vehicles are not online at {self._endpoint.host}:{self._endpoint.port} after {within_s:g} s; {told}"
+            f"{len(missing)} vehicles are not online at {self._endpoint.host}:{self._endpoint.port} after {within_s:g} s; {first}"
         )
 
     async def _next_news(self) -> None:

@@ -45,7 +45,7 @@ def password_of(settings: Settings, user: str) -> str:
     except (ValueError, KeyError, TypeError) as exc:
         file = passwords_file(settings)
         raise Permanent(
-            f"{file} has no password of {user}; where the file is not there, `manifold up` makes up all of them"
+            f"{file} has no password of {user}; where the file is not there, `manifold up` generates all of them"
         ) from exc
 
 

@@ -42,7 +42,7 @@ def run(settings: Settings, stop: Event) -> None:
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
-                log.warning("certificate renewal failed", reason=str(exc))
+                log.warning("certificate renewal or reload failed", step=step.__name__, reason=str(exc))
                 pause = AGAIN_S
         stop.wait(pause)
 

@@ -116,7 +116,7 @@ class Leaf:
 
 
 def leaves(settings: Settings) -> list[Leaf]:
-    """Return the server certificate (tap, Redis, RabbitMQ, API), and the services' client certificates for MQTT and behind it."""
+    """Return the server certificate (tap, Redis, RabbitMQ, API), and clients' certificates for MQTT, Redis and RabbitMQ."""
     users = (
         settings.mqtt_username_recorder,
         settings.mqtt_username_dispatcher,

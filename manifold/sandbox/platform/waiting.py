@@ -33,7 +33,7 @@ def wait_healthy(
         Retryable: not all are healthy within `within_s` seconds; the message has the reasons and the ends of the logs.
     """
     deadline = time.monotonic() + within_s
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     starts: dict[str, set[int]] = {program.name: set() for program in wanted}
     checks: dict[str, Check] = {}
     asked = wanted
@@ -41,9 +41,9 @@ def wait_healthy(
         checks |= check(asked, settings)
         for name, now in checks.items():
             word = "healthy" if now.healthy else "starting"  # the reason is only reported after the timeout
-            if told.get(name) != word:
+            if reported.get(name) != word:
                 progress(name, word)
-                told[name] = word
+                reported[name] = word
         ill = [program for program in wanted if not checks[program.name].healthy]
         if not ill and len(asked) == len(wanted):
             return
@@ -62,9 +62,9 @@ def wait_healthy(
 def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict[str, set[int]]) -> None:
     if layout.supervisor() is None:
         raise Permanent(f"the supervisor has ended; see {layout.logs}/supervisord.log")
-    told = supervisord.states(layout)
+    states = supervisord.states(layout)
     for program in wanted:
-        state = told.get(program.name)
+        state = states.get(program.name)
         if state is None:
             continue
         starts[program.name].add(state.started)

@@ -16,10 +16,10 @@ class Admission:
         self._rule, self._certificates = rule, certificates
         self._identity: Identity | None = None
 
-    def identify(self, shown: dict[str, object]) -> None:
+    def identify(self, certificate: dict[str, object]) -> None:
         """Record the client's certificate, in the format of Python's ssl module."""
         if self._certificates is not None:
-            self._identity = Identity.of(shown)
+            self._identity = Identity.of(certificate)
 
     def admits(self, asked: Connect | None) -> bool:
         """Whether the client may use its names. Bytes that are not MQTT are only passed to the broker without TLS."""
@@ -34,8 +34,8 @@ class Admission:
 
     def refusal(self, asked: Connect | None) -> bytes:
         """Return the CONNACK for a refused client; empty if its bytes are not MQTT. Mosquitto itself cannot deny client ids."""
-        shows = self._identity.name if self._identity is not None else None
-        log.warning("client refused", client=asked.client_id if asked else None, certificate=shows)
+        name = self._identity.name if self._identity is not None else None
+        log.warning("client refused", client=asked.client_id if asked else None, certificate=name)
         return b"" if asked is None else refusal(asked.version)
 
     def has_lapsed(self) -> bool:

@@ -17,7 +17,7 @@ class MessageTracker:
     """Tracks the messages of one connection. `version`, `client_id` and `session` are set once the connection knows them."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self._all = sessions
+        self._sessions = sessions
         self.version, self.client_id = 4, ""
         self.session: Session | None = None
         self.open = False  # between the CONNACK and the end of the connection
@@ -35,28 +35,30 @@ class MessageTracker:
         """Handle a PUBACK or PUBREC from the client."""
         session = self.session
         mid, _, props = read_ack(body, self.version)
-        it = session.inflight.pop(mid, None) if session else None
-        if it is None:
+        delivery = session.inflight.pop(mid, None) if session else None
+        if delivery is None:
             return
-        self._all.emit(BrokerEvent.ACKED, self.client_id, events.acked(self._all.now_ms(), self.client_id, it, props), None)
-        if it.publication:
-            self._all.store.forget(it.publication)
+        self._sessions.emit(
+            BrokerEvent.ACKED, self.client_id, events.acked(self._sessions.now_ms(), self.client_id, delivery, props), None
+        )
+        if delivery.publication:
+            self._sessions.store.forget(delivery.publication)
 
     def publishes(self, head: PublishHead, crc: int, size: int) -> None:
         """Handle a PUBLISH from the client."""
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[0], self._aliases[0])
-        match = self._all.request(topic)
-        if match is None or not (head.qos or self._all.emit_delivered):
+        match = self._sessions.request(topic)
+        if match is None or not (head.qos or self._sessions.emit_delivered):
             return
         sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
-        store = self._all.store
-        publication = store.again(sent) if head.dup else None
+        store = self._sessions.store
+        publication = store.repeated(sent) if head.dup else None
         if publication is None:
-            session = self._all.by_id.get(sent.owner.decode("utf-8", "replace"))
+            session = self._sessions.by_id.get(sent.owner.decode("utf-8", "replace"))
             # A vehicle on MQTT 5 gets the properties in the packet itself, so they need not survive a restart of the tap.
             keep = session is None or session.version < 5
-            publication = store.remember(sent, self._all.now_ms(), keep=keep)
+            publication = store.remember(sent, self._sessions.now_ms(), keep=keep)
         if head.qos:
             self._unconfirmed[head.mid] = (publication, head.qos, head.retain)
 
@@ -76,10 +78,10 @@ class MessageTracker:
         if publication is None:
             return
         if reason == NO_SUBSCRIBERS:
-            fields = events.dropped(self._all.now_ms(), publication, qos, retain)
-            self._all.emit(BrokerEvent.DROPPED, self.client_id, fields, None)
+            fields = events.dropped(self._sessions.now_ms(), publication, qos, retain)
+            self._sessions.emit(BrokerEvent.DROPPED, self.client_id, fields, None)
         if reason == NO_SUBSCRIBERS or reason >= FIRST_REFUSAL:
-            self._all.store.forget(publication)
+            self._sessions.store.forget(publication)
 
     def subscribed(self, body: bytes) -> None:
         """Handle the broker's answer to a SUBSCRIBE."""
@@ -102,32 +104,32 @@ class MessageTracker:
                 self._tell_subscription(BrokerEvent.UNSUBSCRIBED, topic_filter, qos)
 
     def _tell_subscription(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
-        if self._all.is_own(self.client_id, topic_filter):
-            fields = events.subscription(event, self._all.now_ms(), self.client_id, topic_filter, qos)
-            self._all.emit(event, self.client_id, fields, None)
+        if self._sessions.is_own(self.client_id, topic_filter):
+            fields = events.subscription(event, self._sessions.now_ms(), self.client_id, topic_filter, qos)
+            self._sessions.emit(event, self.client_id, fields, None)
 
     def delivers(self, head: PublishHead, crc: int, size: int) -> None:
         """Handle a PUBLISH from the broker."""
         session = self.session
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
         topic = self._topic(head, props, self.scanners[1], self._aliases[1])
-        match = self._all.request(topic)
+        match = self._sessions.request(topic)
         if match is None or session is None or not self.open:
             return
         text = topic.decode("utf-8", "replace")
-        it = session.inflight.get(head.mid) if head.dup else None
-        if it is None or it.topic != text:
-            store = self._all.store
+        delivery = session.inflight.get(head.mid) if head.dup else None
+        if delivery is None or delivery.topic != text:
+            store = self._sessions.store
             seen = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
-            known = store.take(seen, self._all.now_ms(), by_payload=self.version < 5)
-            it = Delivery(text, head.qos, head.retain, props, known.id if known else store.new_id(), known)
+            known = store.take(seen, self._sessions.now_ms(), by_payload=self.version < 5)
+            delivery = Delivery(text, head.qos, head.retain, props, known.id if known else store.new_id(), known)
         if head.qos:
-            session.inflight[head.mid] = it
-        elif it.publication:
-            self._all.store.forget(it.publication)
-        if self._all.emit_delivered:
-            fields = events.delivered(self._all.now_ms(), self.client_id, it, head.dup)
-            self._all.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
+            session.inflight[head.mid] = delivery
+        elif delivery.publication:
+            self._sessions.store.forget(delivery.publication)
+        if self._sessions.emit_delivered:
+            fields = events.delivered(self._sessions.now_ms(), self.client_id, delivery, head.dup)
+            self._sessions.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
 
 
 def _every(_: bytes) -> bool:

@@ -58,7 +58,7 @@ class SessionObserver:
     """
 
     def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
-        self._all, self._released = sessions, released
+        self._sessions, self._released = sessions, released
         self._messages = MessageTracker(sessions)
         self._client = Scanner(frozenset({CONNECT}), self._on_client_packet, self._messages.publishes)
         self._broker = Scanner(frozenset({CONNACK}), self._on_broker_packet, self._messages.delivers)
@@ -82,7 +82,7 @@ class SessionObserver:
         self._client.version = self._broker.version = asked.version
         self._client.stop()
         self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._publishes_to, True
-        self._all.register(self)
+        self._sessions.register(self)
 
     def _accepted(self, body: bytes) -> None:
         """Take in the CONNACK: whether the session is open, the client's id, and what to observe from now on."""
@@ -90,7 +90,7 @@ class SessionObserver:
         self._broker.stop()
         if asked is None or self.stage is not Stage.ASKED:
             return
-        self._all.unregister(self)
+        self._sessions.unregister(self)
         present, reason, props = read_connack(body, self._messages.version)
         if reason:
             self.stage = Stage.OVER
@@ -105,21 +105,21 @@ class SessionObserver:
             return
         self._broker.kinds, self._broker.wanted, self._broker.digests = (
             _TO_VEHICLE,
-            self._all.is_request,
+            self._sessions.is_request,
             self._messages.version < 5,
         )
         self._open(asked, present, props)
 
     def _open(self, asked: Connect, present: bool, props: Properties) -> None:
         self._expiry_s = session_expiry_s(asked, props)
-        self._messages.session = self._all.begin(
+        self._messages.session = self._sessions.begin(
             self, self.client_id, self._messages.version, present=present, clean_start=asked.clean_start
         )
-        self._connected_at_ms = now_ms = self._all.now_ms()
+        self._connected_at_ms = now_ms = self._sessions.now_ms()
         at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
         self.held = True
         fields = events.connected(now_ms, self.client_id, asked, self._expiry_s, at_once)
-        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._resume)
+        self._sessions.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._resume)
 
     def _resume(self) -> None:
         self.held = False
@@ -138,13 +138,13 @@ class SessionObserver:
 
         Returns the reason code of the DISCONNECT that EMQX would send first on MQTT 5; None: none, or the broker sent its own.
         """
-        newer = self._all.asking.get(self.client_id, [])
+        newer = self._sessions.asking.get(self.client_id, [])
         if newer and newer[-1] is not self and newer[-1].asked is not None:
             self.taken_over(newer[-1].asked.clean_start)
         else:
             self._end(self._said or self._guess(silent_for_s), NO_PROPERTIES)
-        told = self._messages.version >= 5 and self._said is None
-        return _GOODBYES.get(self._ended_by or "") if told else None
+        is_told = self._messages.version >= 5 and self._said is None
+        return _GOODBYES.get(self._ended_by or "") if is_told else None
 
     def _guess(self, silent_for_s: float) -> str:
         if self._rights.fault is not None:
@@ -159,18 +159,18 @@ class SessionObserver:
         self._end("server_shutting_down", NO_PROPERTIES)
 
     def _end(self, reason: str, props: Properties, keep: bool = False) -> None:
-        self._all.unregister(self)
+        self._sessions.unregister(self)
         if self.stage is Stage.OPEN:
             self._ended_by = reason
         stage, self.stage, session = self.stage, Stage.OVER, self._messages.session
         self._messages.open = False
         if stage is not Stage.OPEN or session is None:
             return
-        now_ms = self._all.now_ms()
+        now_ms = self._sessions.now_ms()
         fields = events.disconnected(now_ms, self.client_id, self._messages.version, reason, props, self._connected_at_ms)
-        self._all.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
+        self._sessions.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
         if session.holder is self:
-            self._all.end(session, self._expiry_s or (1 if keep else 0))
+            self._sessions.end(session, self._expiry_s or (1 if keep else 0))
 
     # ---- packets of the client
 
@@ -188,14 +188,14 @@ class SessionObserver:
 
     def _publishes_to(self, topic: bytes) -> object:
         self._rights.fault = fault_of_name(topic, self._messages.version) or self._rights.fault
-        return self._all.is_request(topic)
+        return self._sessions.is_request(topic)
 
     def _subscribes(self, kind: int, body: bytes) -> None:
         """Forward only the granted filters of a SUBSCRIBE or UNSUBSCRIBE."""
         username = (self.asked.username if self.asked else None) or ""
         decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username)
-        if decision.instead is not None:
-            self.up.instead = len(packet(kind << 4 | 2, body)), decision.instead
+        if decision.replacement is not None:
+            self.up.replacement = len(packet(kind << 4 | 2, body)), decision.replacement
             self._client.stop()
         if decision.granted is not None and not self.silent:
             self._messages.asks(kind, decision.granted)
@@ -208,7 +208,7 @@ class SessionObserver:
     def _complete(self, kind: int, body: bytes) -> None:
         completed = self._rights.complete(kind, body, self._messages.version)
         if completed is not None:
-            self.down.instead = len(packet(kind << 4, body)), completed
+            self.down.replacement = len(packet(kind << 4, body)), completed
             self._broker.stop()
 
     @property

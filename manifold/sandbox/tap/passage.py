@@ -6,17 +6,17 @@ from manifold.sandbox.tap.scanner import Malformed, Scanner
 
 
 class Passage:
-    """One direction of one connection. An observer may set `instead` for the current packet: its size, and its replacement.
+    """One direction of one connection. An observer may set `replacement`: the current packet's size, and the bytes in its place.
 
     Once `unobserved`, all bytes are forwarded unread: some were not MQTT, and the broker deals with them.
     """
 
-    __slots__ = ("_held", "_scanner", "instead", "unobserved")
+    __slots__ = ("_held", "_scanner", "replacement", "unobserved")
 
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
         self._held = b""
-        self.instead: tuple[int, bytes] | None = None
+        self.replacement: tuple[int, bytes] | None = None
         self.unobserved = False
 
     @property
@@ -37,15 +37,15 @@ class Passage:
     def take(self, data: bytes, *, hold: Callable[[], bool], until: Callable[[], bool]) -> tuple[bytes, bytes]:
         """Return the bytes to forward, and the rest of `data` once `until` is true. If `hold`, keep an incomplete packet."""
         seen = self.feed(data)
-        if seen == len(data) and self.instead is None and not self._held and not (self._scanner.unfinished and hold()):
+        if seen == len(data) and self.replacement is None and not self._held and not (self._scanner.unfinished and hold()):
             return data, b""
         gone = bytearray(self._held)
         while True:
             gone += data[:seen]
             data = data[seen:]
-            if self.instead is not None:
-                size, packet = self.instead
-                self.instead = None
+            if self.replacement is not None:
+                size, packet = self.replacement
+                self.replacement = None
                 gone[-size:] = packet
             if not data or until():
                 break

@@ -59,7 +59,8 @@ class PublicationStore:
         self._lines: list[bytes] = []
         self._file = -1
         self._written = self._rewrite_at = 0
-        self._serial, self._epoch = 0, time.time_ns() // 1000
+        self._serial = 0  # of the newest publication or id
+        self._epoch = time.time_ns() // 1000  # makes the ids of each process new
         self.forgotten_early = 0
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ class PublicationStore:
             self.forget(next(iter(self._all.values())))
         return made
 
-    def again(self, sent: Sent) -> Publication | None:
+    def repeated(self, sent: Sent) -> Publication | None:
         """Return the undelivered publication that the client repeats with DUP, if there is one."""
         return next((one for one in self._by_owner.get(sent.owner, {}).values() if one.sent == sent and not one.taken_by), None)
 

@@ -21,7 +21,7 @@ class Decision(NamedTuple):
     """The decision about one SUBSCRIBE or UNSUBSCRIBE."""
 
     granted: bytes | None  # body of a packet with the granted filters; None: there are none
-    instead: bytes | None  # replacement packet; None: forward the client's own
+    replacement: bytes | None  # packet to forward; None: the client's own
 
 
 class SubscriptionRights:
@@ -46,17 +46,22 @@ class SubscriptionRights:
         If nothing is granted, an UNSUBSCRIBE is forwarded instead, so that the broker answers in order.
         """
         head, wanted = read_subscribe(body, version, with_options=kind == SUBSCRIBE)
-        if not wanted or not all(is_topic_filter(it) for it, _ in wanted):
+        if not wanted or not all(is_topic_filter(topic_filter) for topic_filter, _ in wanted):
             self.fault = TOPIC_FILTER_INVALID
             return Decision(None, _MALFORMED)
         if kind != SUBSCRIBE:
             return Decision(body, None)
-        granted = [self._rights.allows(client_id, username, Action.SUBSCRIBE, it.decode("utf-8", "replace")) for it, _ in wanted]
+        filters = [topic_filter.decode("utf-8", "replace") for topic_filter, _ in wanted]
+        granted = [self._rights.allows(client_id, username, Action.SUBSCRIBE, each) for each in filters]
         if all(granted):
             return Decision(body, None)
         mid, refusal = int.from_bytes(head[:2]), NOT_AUTHORIZED if version >= 5 else FAILURE
-        self._refused[mid] = bytes(GRANTED if it else refusal for it in granted)
-        kept = b"".join(string(it) + bytes((options,)) for (it, options), ok in zip(wanted, granted, strict=True) if ok)
+        self._refused[mid] = bytes(GRANTED if is_granted else refusal for is_granted in granted)
+        kept = b"".join(
+            string(topic_filter) + bytes((options,))
+            for (topic_filter, options), is_granted in zip(wanted, granted, strict=True)
+            if is_granted
+        )
         if not kept:
             return Decision(None, unsubscribe(mid, version, _NOTHING))
         return Decision(head + kept, packet(_SUBSCRIBE_HEAD, head + kept))
@@ -69,6 +74,6 @@ class SubscriptionRights:
         if refused is None:
             return None
         reasons = iter(read_suback(body, version)[1] if kind == SUBACK else b"")
-        said = bytes(next(reasons, FAILURE) if it == GRANTED else it for it in refused)
+        completed = bytes(next(reasons, FAILURE) if reason == GRANTED else reason for reason in refused)
         no_properties = b"\0" if version >= 5 else b""
-        return packet(SUBACK << 4, body[:2] + no_properties + said)
+        return packet(SUBACK << 4, body[:2] + no_properties + completed)

@@ -22,8 +22,8 @@ def is_topic_filter(asked: bytes) -> bool:
         group, _, asked = asked.removeprefix(_SHARE).partition(b"/")
         if not group or not _is_name(group) or asked.startswith(_SHARE):
             return False
-    words = asked.split(b"/")
-    return bool(asked) and b"#" not in words[:-1] and all(it in _WILDCARDS or _is_name(it) for it in words)
+    levels = asked.split(b"/")
+    return bool(asked) and b"#" not in levels[:-1] and all(level in _WILDCARDS or _is_name(level) for level in levels)
 
 
 def _is_name(topic: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Acceptance of campaigns at the sizes and times that a test cannot wait for: the real fold and step, with time as a number.
+"""Acceptance of campaigns at the sizes and times that a test cannot wait for: the real fold and step, in simulated time.
 
 The same promises at a size that a test can wait for, on real parts, are in `service/`.
 """

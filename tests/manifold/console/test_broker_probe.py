@@ -30,7 +30,7 @@ def test_a_broker_with_events_and_access_rules_passes(tmp_path: Path, monkeypatc
 
     assert {name: (finding.passed, finding.seen) for name, finding in found.items()} == {
         "broker": (True, f"mqtt://127.0.0.1:{server.port}"),
-        "broker's events": (True, "connected, subscribed and acked are told"),
+        "broker's events": (True, "connected, subscribed and acked are published"),
         "broker's access rules": (True, "as expected"),
     }
 
@@ -95,7 +95,7 @@ def test_status_shows_the_address_of_the_broker_for_vehicles(given: dict[str, st
 
 
 def test_over_tls_the_vehicle_probe_is_skipped_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that requires vehicle certificates shows a certificate of their CA and knows no service on that port."""
+    """A broker that requires vehicle certificates presents a certificate of their CA and knows no service on that port."""
     monkeypatch.setattr("manifold.console._broker_probe.WAIT_S", 5.0)
     with stopping(start_mosquitto(tmp_path)) as plain:
         found = judged(plain.port, mqtt_vehicle_url="mqtts://cars.example:8883")

@@ -1,4 +1,4 @@
-"""Data is found by data_id wherever it is stored, and no message counts twice."""
+"""Data is found by data_id wherever it is stored; a message in both archive and lake counts once, a repeated one again."""
 
 import base64
 import json
@@ -84,7 +84,7 @@ def test_data_is_found_in_the_archive_with_each_publication_time(settings: Setti
     }
 
 
-def test_inline_data_is_found_by_sha1_and_repeated_triggers_count(settings: Settings) -> None:
+def test_inline_data_is_found_by_sha1_and_each_repeated_trigger_counts_as_seen(settings: Settings) -> None:
     inline = json.dumps({"ids": ["V"], "request_id": "r", "data": base64.b64encode(PAYLOAD).decode()}).encode()
     archive(settings, Stream.TRIGGER, (30, TRIGGER, inline, {}, None), (20, TRIGGER, inline, {DUPLICATE_OF: "1"}, None))
 

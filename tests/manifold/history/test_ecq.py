@@ -170,7 +170,7 @@ def test_an_unknown_client_has_no_queue(place: Place) -> None:
 def test_without_redis_the_queue_is_rebuilt_from_archive_and_lake(place: Place, without: str) -> None:
     settings = place.settings if without == "wiped" else place.settings.model_copy(update={"redis_port": free_port()})
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"), (seq(3), "c", b"333"), (seq(4), "d", b""), acked=(seq(1), seq(2)))
-    taken_in = place.archived(place.write(5, "a", b"of a segment that the lake has taken in"))
+    taken_in = place.archived(place.write(5, "a", b"of a segment that the lake has"))
     place.taken_in(taken_in)
     place.archived(place.write(6, "a", b"666666"), place.ack(7, 3), place.rewind(8, str(seq(2))), place.ack(9, 2, epoch=seq(8)))
     place.archived((seq(20), ecq_write_topic(f"{place.client_id}-2", "a"), b"of another client"))

@@ -16,7 +16,7 @@ CONNECTION = "AIRFLOW_CONN_MANIFOLD_API"
 RIGHTS = frozenset({Right.READ, Right.APPROVE, Right.BRAKE, Right.DELEGATE})
 
 
-def test_jobs_of_airflow_show_a_token_that_the_api_knows(tmp_path: Path) -> None:
+def test_jobs_of_airflow_send_a_token_that_the_api_knows(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, http_token="of-all")
     api_tokens.make_up(settings)
 

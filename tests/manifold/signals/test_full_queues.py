@@ -113,7 +113,7 @@ def test_refusals_pass_more_held_back_signals_than_the_prefetch(own_door: Door, 
 def test_a_full_processed_queue_stops_no_dead_letters_and_repeats_no_signals(
     own_door: Door, rabbitmq: Settings, gateway: Gateway
 ) -> None:
-    """A held-back signal holds its key: sent again meanwhile, it is a duplicate."""
+    """A signal keeps its idempotency key while it is held back: sent again meanwhile, it is a duplicate."""
     body = body_of("turn-again")
     own_door.start()
     with full(rabbitmq, gateway, topology.PROCESSED):

@@ -90,7 +90,7 @@ def test_a_rule_trips_within_five_seconds_and_is_accepted_by_name(world: World) 
 
 
 def test_a_gate_that_cannot_hold_is_opened_by_a_person_alone(world: World) -> None:
-    """One of ten fails; that no time opens the next wave, `test_step` plays with time as a number."""
+    """One of ten fails; that waiting alone never opens the next wave, `test_step` plays in simulated time."""
     targets = vins(12, seed=11)
     waves = [{"name": "canary", "size": 10, "gate": {"success": "100%", "patience": "1s"}}, {"name": "rest", "size": "rest"}]
     asyncio.run(propose(world.settings, plan_for("gated", list(targets), away="queue", waves=waves)))

@@ -185,7 +185,8 @@ def test_a_second_platform_tells_the_same_of_a_finished_campaign_byte_for_byte(w
         ("campaign", "targets", name, "--json"),
         ("campaign", "report", name),
     ]
-    with a_platform(tmp_path / "second", node=1) as second:  # in the archive, number 0 is that of the first one
+    # The copied archive was written by node 0, the first platform; so the second one is node 1.
+    with a_platform(tmp_path / "second", node=1) as second:
         shutil.copytree(world.settings.home / "archive", second.settings.home / "archive")
         second.start_recorder()
         pairs = [(run(*question), run(*question, of=second)) for question in questions]

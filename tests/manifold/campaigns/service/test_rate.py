@@ -53,7 +53,7 @@ class Signs:
 
 @pytest.mark.slow
 def test_600_that_come_at_once_get_60_a_minute_while_the_campaigner_is_killed(world: World) -> None:
-    """One minute and the next burst of ten minutes, which `test_acceptance` plays to their end with time as a number.
+    """One minute and the next burst of ten minutes, which `test_acceptance` plays to their end in simulated time.
 
     Each vehicle also gets an ordinary message that waited for it, at once.
     """
