@@ -8,7 +8,7 @@ snapshot or, where compaction has rewritten main's files in the meantime, repeat
 
 The base snapshots of a run must be consistent: it reads main of `ingested_segments`, finishes the runs committed in *that*
 snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that read overtakes it.
-So a committed run is in every main before the next one can commit: only the newest run, or one with an open branch, is unfinished.
+So a committed run is in every main before the next can commit: only the newest run, or one with an open branch, is unfinished.
 
 Jobs that change rows on which ingest relies (data, meta, outcomes) do so in a run; compaction, which changes files and no rows,
 moves mains directly. Of the jobs that rewrite, one at a time holds the lease (`lease`), and only its holder's runs can commit.
