@@ -69,7 +69,9 @@ def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
 def _from_parquet(path: str, content: bytes) -> DecodedFile:
     """Decode a Parquet segment; raises Unreadable if any of it is not of the envelope's form."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table would load pyarrow.dataset and pandas: half a second
+        # read_table would load pyarrow.dataset and pandas: half a second. A thread of Arrow's that still holds `content` when
+        # Python ends would abort the process (apache/arrow#34314).
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except (pa.ArrowException, OSError) as exc:
         raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
     check_columns(table.schema)

@@ -60,12 +60,14 @@ def _columns(path: Path) -> list[list[str | None]] | Refused:
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet", ".pq"):
         return Refused(f"{path} is neither .csv nor .parquet; {_HOLDS}")
-    with path.open("rb") as file:
-        if suffix == ".csv":
-            text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
-            table = pyarrow.csv.read_csv(file, convert_options=text)
-        else:
-            table = pyarrow.parquet.read_table(file)
+    content = pa.BufferReader(path.read_bytes())
+    # No threads: one that still holds the content when Python ends would abort the process (apache/arrow#34314).
+    if suffix == ".csv":
+        read = pyarrow.csv.ReadOptions(use_threads=False)
+        text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
+        table = pyarrow.csv.read_csv(content, read_options=read, convert_options=text)
+    else:
+        table = pyarrow.parquet.ParquetFile(content).read(use_threads=False)
     if "vin" not in table.column_names:
         return Refused(f"{path} has the columns {', '.join(table.column_names) or 'none'}; {_HOLDS}")
     empty: list[str | None] = [None] * len(table)

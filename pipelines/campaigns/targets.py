@@ -1,7 +1,6 @@
 """Resolves the list of a proposed campaign, judges it, and records it: nobody sees a list that has not passed."""
 
 import asyncio
-import io
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -132,12 +131,14 @@ def _resolved(settings: Settings, spark: SparkSession, catalog: Catalog, source:
 def _rows(content: bytes, name: str) -> pa.Table:
     """The rows of a CSV file with a header, or of a Parquet file."""
     try:
+        # No threads, for the reason in `manifold.archive.formats`.
         if content.startswith(PARQUET):
-            table = pq.read_table(io.BytesIO(content))
+            table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         else:
             options = pa.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=True)
             options.null_values = [""]
-            table = pa.csv.read_csv(io.BytesIO(content), convert_options=options)
+            read = pa.csv.ReadOptions(use_threads=False)
+            table = pa.csv.read_csv(pa.BufferReader(content), read_options=read, convert_options=options)
         if "vin" not in table.column_names:
             raise Permanent(f"{name} has no column vin; it has {', '.join(table.column_names)}")
         empty = pa.nulls(len(table), pa.string())

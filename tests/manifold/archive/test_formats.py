@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 from codecs import BOM_UTF8
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +36,22 @@ def lines(*rows: dict[str, Any] | str) -> bytes:
 
 def message(**more: Any) -> dict[str, Any]:
     return {"topic": TRIGGER, "payload": "{}", "seq": seq_at(1), **more}
+
+
+DECODE_AND_COUNT_THREADS = """
+import sys, psutil
+from manifold.archive.formats import decode
+content, me = sys.stdin.buffer.read(), psutil.Process()
+before = me.num_threads()
+decode("trigger/depot.parquet", content)
+print(me.num_threads() - before)
+"""
+
+
+def test_decoding_starts_no_thread_that_may_abort_a_process_that_ends() -> None:
+    content = parquet(to_arrow([trigger(ms, ["V1"]) for ms in range(3)]))
+    command = [sys.executable, "-c", DECODE_AND_COUNT_THREADS]
+    assert subprocess.run(command, input=content, capture_output=True, check=True).stdout == b"0\n"
 
 
 def rows_of(content: bytes, path: str = JSONL) -> list[dict[str, Any]]:
