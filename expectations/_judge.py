@@ -18,6 +18,7 @@ import great_expectations as gx
 import great_expectations.expectations as gxe
 from great_expectations.core import ExpectationSuiteValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
+from great_expectations.validator.validator import ValidationDependencies
 
 from expectations import _rules as rules
 from expectations._docs import SITE, site_config
@@ -36,6 +37,12 @@ class _ExpectFlag(gxe.ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the
     """The boolean column that `Case.flagged` adds for a rule is true in every row."""
 
     value_set: list[bool] = [True]  # noqa: RUF012  # a field of the library's model
+
+    def get_validation_dependencies(self, *given: Any, **named: Any) -> ValidationDependencies:
+        """Ask for no values: they would take a query of their own for each rule, and all are `false`."""
+        asked = super().get_validation_dependencies(*given, **named)
+        asked.remove_metric_configuration(f"{self.map_metric}.unexpected_values")
+        return asked
 
 
 class ExpectRowsToHold(_ExpectFlag):

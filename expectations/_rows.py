@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from expectations._keys import absent, repeated, repeated_in
@@ -59,11 +59,11 @@ class Case:
 
         The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
         """
-        found = self.frame
-        for rule in self.suite.rules:
+        rules = self.suite.rules
+        # All at once, because a rule's column may replace one of the table that another rule asks.
+        found = self.frame.withColumns({rule.name: _kept(self.sql(rule.sql)) for rule in rules if isinstance(rule, Holds)})
+        for rule in rules:
             match rule:
-                case Holds():
-                    found = found.withColumn(rule.name, sf.expr(f"coalesce({self.sql(rule.sql)}, true)"))
                 case Unique() | UniqueTogether():
                     found = _with_flag(found, rule, repeated(self.frame, rule.columns, self.rows))
                 case UniqueInTable():
@@ -132,6 +132,10 @@ class Case:
 def keys_of(offending: DataFrame, columns: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
     """Up to `most` distinct values of these columns."""
     return tuple(tuple(found) for found in offending.select(*columns).distinct().limit(most).collect())
+
+
+def _kept(condition: str) -> Column:
+    return sf.expr(f"coalesce({condition}, true)")
 
 
 def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless: str | None = None) -> DataFrame:
