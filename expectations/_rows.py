@@ -60,8 +60,9 @@ class Case:
         The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
         """
         rules = self.suite.rules
-        # All at once, because a rule's column may replace one of the table that another rule asks.
-        found = self.frame.withColumns({rule.name: _kept(self.sql(rule.sql)) for rule in rules if isinstance(rule, Holds)})
+        conditions = {rule.name: _is_kept(self.sql(rule.sql)) for rule in rules if isinstance(rule, Holds)}
+        # In one call, because a rule's column may replace a table column of the same name, which another rule reads.
+        found = self.frame.withColumns(conditions) if conditions else self.frame
         for rule in rules:
             match rule:
                 case Unique() | UniqueTogether():
@@ -134,7 +135,7 @@ def keys_of(offending: DataFrame, columns: Sequence[str], most: int) -> tuple[tu
     return tuple(tuple(found) for found in offending.select(*columns).distinct().limit(most).collect())
 
 
-def _kept(condition: str) -> Column:
+def _is_kept(condition: str) -> Column:
     return sf.expr(f"coalesce({condition}, true)")
 
 
