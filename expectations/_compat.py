@@ -25,6 +25,7 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
         render_row = super()._get_content_block_fn(expectation_type, expectation_config)
 
         def render_extended_row(**arguments: Any) -> Any:
+            """Render a row as the library does, and append the cells of `ADDED_COLUMNS`."""
             cells = render_row(**arguments)
             result = arguments["result"]
             # The first cell is an icon. The word after it is for screen readers.

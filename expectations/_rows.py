@@ -163,6 +163,7 @@ def _literals(values: Iterable[Any]) -> str:
 
 
 def _literal(value: Any) -> str:
+    """The value as a literal in Spark SQL."""
     match value:
         case datetime():
             return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"

@@ -67,6 +67,7 @@ def _files(folder: Traversable) -> list[Traversable]:
 
 
 def _load(path: Traversable) -> Suite:
+    """Load the suite in a YAML file; raises `Permanent` if it is not valid."""
     try:
         suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
     except ValidationError as exc:

@@ -139,6 +139,7 @@ class RedisClaims:
         await self._execute("HDEL", self._key, claim.name)
 
     async def _execute(self, *command: Any) -> Any:
+        """Execute a Redis command; raises `Retryable` if Redis fails or does not respond in time."""
         try:
             async with asyncio.timeout(RESPONSE_TIMEOUT_S):
                 return await self._redis.execute_command(*command)

@@ -60,6 +60,7 @@ class DiskThread:
             self._thread.join()
 
     def _work(self) -> None:
+        """Run the submitted calls until `stop` puts None into the queue."""
         while (call := self._calls.get()) is not None:
             # Exceptions are not even logged: the cause may be a full disk, on which the log line could not be written either.
             with suppress(Exception):

@@ -95,6 +95,7 @@ def _signals_url_if_leased(settings: Settings) -> list[str]:
 
 
 def _post(settings: Settings, url: str) -> Response:
+    """The JSON object with which the service responds to a POST request; a text with the reason if the request failed."""
     try:
         request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         context = web_context(settings, url)

@@ -26,6 +26,6 @@ async def flush_journal(journal: Journal, writer: SegmentWriter, node: int) -> w
     except TimeoutError:
         log.warning("open segments not written in time", problem=writer.problem)
     segments = [path for file in files for path in file.segments]
-    left = [file.path.name for file in files if not file.sealed.is_set()]
-    body = {"segments": segments, "left_in_journal": left, "problem": writer.problem, "node": node}
-    return web.json_response(body, status=503 if left else 200)
+    unsealed = [file.path.name for file in files if not file.sealed.is_set()]
+    body = {"segments": segments, "left_in_journal": unsealed, "problem": writer.problem, "node": node}
+    return web.json_response(body, status=503 if unsealed else 200)

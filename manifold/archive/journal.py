@@ -200,6 +200,7 @@ class Journal:
         return file
 
     def _open(self, first_seq: int) -> JournalFile:
+        """Create a new file whose first message has the seq `first_seq`."""
         path = self._folder / f"{first_seq}{SUFFIX}"
         attempt = 0
         while path.exists():  # a failed attempt to write the same message has left a file

@@ -97,6 +97,7 @@ class JournalFolder:
             self._fd = -1
 
     def _write(self, content: dict[str, Any]) -> None:
+        """Replace the content of the lock file, and sync it."""
         wire = json.dumps(content).encode()
         os.pwrite(self._fd, wire, 0)
         os.ftruncate(self._fd, len(wire))

@@ -172,8 +172,8 @@ class Lease:
     async def _await_expiry(self, rivals: Sequence[Claim]) -> None:
         """Wait until the claims of the rivals have expired, and check that none was renewed.
 
-        The wait is at most one range, even if by this clock the claims expire later: the rivals' clocks may be ahead, and within
-        one range, a living holder renews its claim.
+        By this clock, a claim may seem to expire much later, because a rival's clock may be ahead. So the wait is limited to one
+        range: within that time, a rival that still runs renews its claim.
         """
         remaining_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
         await asyncio.sleep(max(0, min(remaining_ms, self._range_ms)) / 1000)
@@ -236,6 +236,7 @@ class Lease:
         """The last millisecond in which, according to `claim`, a process outside this folder may have assigned seqs."""
         if claim.place == self._place.name:
             return claim.after_ms  # seqs that this folder assigned after this are in its journal
+        # A rival with another journal may still be running without reaching any store. It then assigns seqs until its expiry.
         may_exceed_claim = claim in rivals and claim.journal != self._place.journal
         return claim.until_ms if may_exceed_claim else claim.upto_ms
 
@@ -272,6 +273,7 @@ class Lease:
                 log.debug("earlier claim to the lease not removed", claim=former.name, holder=former.where, reason=str(exc))
 
     def _holder_message(self, claim: Claim) -> str:
+        """The message to an operator that another process, by `claim`, holds the lease."""
         if self._what:
             return f"{self._what} is {claim.where}; leased until {_instant(claim.until_ms)}"
         return (

@@ -115,7 +115,7 @@ class Interval:
             )
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment began in the interval. A segment whose begin is unknown is in no interval."""
+        """Whether the segment began in the interval. A segment without a known start is in no interval."""
         began_at = segment.began_at
         return began_at is not None and self.start <= began_at < self.end
 
@@ -132,8 +132,8 @@ class Interval:
         # The number of steps from `first` to `end`, rounded up. A loop until `end` could exceed the year 9999.
         step_count = -((first - self.end) // step)
         for number in range(step_count):
-            begin = first + number * step
-            yield day_folder(begin) if by_day else f"{day_folder(begin)}/hour={begin:%H}"
+            start = first + number * step
+            yield day_folder(start) if by_day else f"{day_folder(start)}/hour={start:%H}"
 
 
 def _in_utc(instant: datetime) -> bool:
@@ -147,7 +147,7 @@ def _in_utc(instant: datetime) -> bool:
 def recent(settings: Settings, now: datetime) -> Interval:
     """The interval of a scheduled ingest: the last `ingest_window_days` days.
 
-    It does not begin at the last run, so that segments which arrive late, or after a pause of the schedule, are found too.
+    It does not start at the last run, so that segments which arrive late, or after a pause of the schedule, are found too.
     """
     return Interval(now - timedelta(days=settings.ingest_window_days), now + AHEAD)
 

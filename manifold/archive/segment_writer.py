@@ -72,6 +72,7 @@ class SegmentWriter:
         return True
 
     def _write(self, file: JournalFile) -> list[str]:
+        """Write the messages of a journal file as segments, and return the paths of the segments. Blocks."""
         content = read_journal(file.path)
         segments = self._segments.seal(content.envelopes(file.annotations), self._node)
         self._on_last_seq(max((message.seq for message in content.messages), default=0))

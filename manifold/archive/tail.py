@@ -65,8 +65,8 @@ class Tail:
 
     async def page(self, after: int) -> Page:
         """Return the records with seqs greater than `after`. At most `MAX_PAGE_BYTES` of the journal are read."""
-        # Both are read before the files. If a file becomes segments and is deleted while this page is made, the page ends before
-        # the file, and `archived` of the next page covers the file.
+        # `archived_seq` and the list of files are taken before the files are read. If a file becomes segments and is deleted
+        # while this page is made, the page ends before the file, and `archived` of the next page covers the file.
         archived = self._journal.archived_seq
         files = [(file.path, file.size) for file in self._journal.files if file.last_seq > after]
         page = Page(node=self._node, at_ms=wall_clock_ms(), upto=after, archived=archived, more=False, records=[])

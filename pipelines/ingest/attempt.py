@@ -83,6 +83,7 @@ class Attempt:
         self.note(table, base)
 
     def _writer(self, table: Table, rows: DataFrame, base: int) -> DataFrameWriterV2:
+        """Create the table's branch at snapshot `base`, and return a writer of `rows` to it."""
         create_branch(self.catalog, table, self.run_id, base)
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
@@ -123,10 +124,10 @@ class Attempt:
         self.written[table.name] = int(properties.get("added-records", 0))
 
     def _discard(self) -> None:
-        """Drop the branches that this attempt wrote, and delete the files of their snapshots.
+        """Drop the branches that this attempt wrote, and delete the files of their snapshots at once.
 
-        A commit to a branch that another job has dropped creates the branch again. If that job is an erasure, it has already
-        searched all files, so it would miss the new ones; and no snapshot of main leads to them.
+        Another job has closed the run and dropped its branches, and this attempt's last commit has created one of them again. If
+        the other job is an erasure, it has already searched all files of the lake, so it would miss those of the last commit.
         """
         for table in run_tables_of(self.catalog):
             head = head_of(self.catalog, table, self.run_id)
@@ -143,6 +144,7 @@ class Attempt:
                 loaded.io.delete(path)
 
     def _expire(self, table: Table, snapshot_id: int) -> None:
+        """Remove the snapshot from the table's metadata, if it is still there."""
         loaded = self.catalog.load_table(table.identifier)
         if loaded.snapshot_by_id(snapshot_id) is not None:
             loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()

@@ -114,6 +114,7 @@ class ReferenceTables(Mapping[str, DataFrame]):
         return len(REFERENCES)
 
     def _read_table(self, table: Table) -> DataFrame:
+        """All rows of the table at the run's snapshot or, if the run does not write the table, at main."""
         main = self._run.catalog.load_table(table.identifier).metadata.current_snapshot_id
         version = self._versions.get(table.name, main)
         reader = self._run.spark.read.option("versionAsOf", str(version))

@@ -78,7 +78,7 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
 
 @retry_conflicts
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Open the run: create its branch of `ingested_segments` at `snapshot_id`, and record `now` as the run's begin.
+    """Open the run: create its branch of `ingested_segments` at `snapshot_id`, and record `now` as the start of the run.
 
     Of the run's branches, this one is created first and dropped last.
 
@@ -133,7 +133,7 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
 
 @retry_conflicts
 def _drop_ledger_branch(catalog: Catalog, branch: str) -> None:
-    """Drop the branch of `ingested_segments` and the record of the run's begin, in one commit."""
+    """Drop the branch of `ingested_segments` and the record of when the run began, in one commit."""
     segments = catalog.load_table(SEGMENTS.identifier)
     with Change(segments) as change:
         if BEGAN + branch in segments.properties:
@@ -149,12 +149,12 @@ def drop_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     are dropped here, the next run still finishes it: it is the newest committed run, and its snapshot names all others (`PINS`).
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
-    begins = {
+    opened_runs = {
         name.removeprefix(BEGAN): datetime.fromisoformat(instant)
         for name, instant in properties.items()
         if name.startswith(BEGAN)
     }
-    abandoned = [branch for branch, began_at in begins.items() if now - began_at > ABANDONED_AFTER]
+    abandoned = [branch for branch, began_at in opened_runs.items() if now - began_at > ABANDONED_AFTER]
     for branch in abandoned:
         drop_branches(catalog, branch)
     _drop_stray_branches(catalog, now)

@@ -55,7 +55,7 @@ def matching_files(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[t
 
 
 def _key_filter(keys: pa.Table) -> BooleanExpression:
-    """A filter with which Iceberg prunes files by their column statistics; all rows that match `keys` match it."""
+    """A filter by which Iceberg prunes files. Every row that matches `keys` also matches this filter."""
     if keys.num_rows and "vin" in keys.column_names:
         return where(EqualTo, "vin", keys["vin"][0].as_py())  # all keys have the same VIN
     return AlwaysTrue()
@@ -64,9 +64,11 @@ def _key_filter(keys: pa.Table) -> BooleanExpression:
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
     """Replace each file in `changes` by the rows of its entry. In the new snapshot, no manifest mixes live and deleted files."""
     head = table.refs()[branch].snapshot_id
-    mixed = dict.fromkeys(_mixed_manifest_files(table, head, changes))
-    tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()} if mixed else {}
-    replace_files(table, branch, changes | {file: read_files(table, [tasks[file]]) for file in mixed}, properties)
+    mixed_files = list(_mixed_manifest_files(table, head, changes))
+    if mixed_files:  # replace these files by their own rows, which makes PyIceberg rewrite their manifests
+        tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()}
+        changes = changes | {file: read_files(table, [tasks[file]]) for file in mixed_files}
+    replace_files(table, branch, changes, properties)
 
 
 def _mixed_manifest_files(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:

@@ -116,7 +116,7 @@ def _began_between(first: date, last: date) -> BooleanExpression:
 
 
 def _midnight(day: date) -> datetime:
-    """The begin of the day in UTC."""
+    """The first instant of the day, in UTC."""
     return datetime.combine(day, time(), UTC)
 
 

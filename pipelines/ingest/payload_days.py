@@ -69,5 +69,5 @@ def spans_of(days: Iterable[date]) -> list[Span]:
 
 
 def _midnight(day: date) -> datetime:
-    """The begin of the day in UTC."""
+    """The first instant of the day, in UTC."""
     return datetime.combine(day, time(), UTC)

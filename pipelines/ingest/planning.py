@@ -150,13 +150,9 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, exclus
     for stream, replayed in product(DEDUPLICATED_STREAMS, (False, True)):
         compared = [segment for segment in new if segment.stream is stream and segment.is_replay is replayed]
         fresh = _sorted_spans(_span(segment, probes[segment.path]) for segment in compared)
-        if not fresh:
-            continue
-        ledger_rows = ledger.overlapping(stream, min(span.first for span in fresh), max(span.last for span in fresh))
-        old = _sorted_spans(
-            Span(row["path"], row["first_seq"], row["last_seq"]) for row in ledger_rows if is_replay(row["path"]) is replayed
-        )
-        _find_overlaps(catalog, archive, DEDUPLICATED_STREAMS[stream], fresh, old, overlaps, complete_from_seq)
+        if fresh:
+            old = _old_spans(ledger, stream, fresh, replayed=replayed)
+            _find_overlaps(catalog, archive, DEDUPLICATED_STREAMS[stream], fresh, old, overlaps, complete_from_seq)
     with_payloads = [segment for segment in new if segment.stream in PAYLOAD_STREAMS and not segment.is_replay]
     payload_spans = _sorted_spans(_span(segment, probes[segment.path]) for segment in with_payloads)
     refused = still_refused(catalog, base, archive, ((span.path, span.first, span.last) for span in payload_spans))
@@ -164,6 +160,14 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, exclus
         overlaps.skips[path] = sorted({*overlaps.skips.get(path, ()), *seqs})
     exclusions = exclusions or Exclusions()
     return Plan(base, new, probes, overlaps.skips, {**overlaps.problems, **exclusions.files}, exclusions.messages)
+
+
+def _old_spans(ledger: Ledger, stream: Stream, fresh: list[Span], *, replayed: bool) -> list[Span]:
+    """The ingested segments of the stream within the seq range of the fresh ones; only replays, or only other segments."""
+    first = min(span.first for span in fresh)
+    last = max(span.last for span in fresh)
+    rows = [row for row in ledger.overlapping(stream, first, last) if is_replay(row["path"]) is replayed]
+    return _sorted_spans(Span(row["path"], row["first_seq"], row["last_seq"]) for row in rows)
 
 
 def _span(segment: Segment, probed: Probe) -> Span | None:

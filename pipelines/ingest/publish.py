@@ -143,7 +143,8 @@ def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int
 
 
 def _main_snapshot_id(table: IcebergTable, definition: Table) -> int:
-    # A migration after this check cannot be missed: it is a run of its own, so the run with this base can then not be published.
+    """The id of main's snapshot; raises `Permanent` if the table is newer than its definition in this code."""
+    # If a migration is published after this check, the run with this base can no longer be published: a migration is a run too.
     require_not_newer(table, definition)
     snapshot = table.current_snapshot()
     assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"

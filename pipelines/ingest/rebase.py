@@ -1,7 +1,7 @@
 """Repeats a run's change on top of main, if main's files were rewritten since the run began.
 
-No rows of main can have changed in the meantime: runs are committed one after the other, a run begins only when all earlier runs
-are in every main, and other jobs that move main rewrite files without changing rows.
+No rows of main can have changed since the run began: runs are committed one after the other, a run begins only when all earlier
+runs are in every main, and other jobs that move main rewrite files without changing rows.
 
 If the run appended files, they are appended to main again. This keeps the rewritten files, which matters to streaming ingest:
 with it, a run is always open, so otherwise every compaction would be undone. If the run made any other change, main gets the

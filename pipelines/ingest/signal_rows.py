@@ -22,6 +22,7 @@ def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
 
 
 def _column(name: str) -> Column:
+    """The value of a table column, computed from the columns of the parsed messages."""
     if name in _MICROSECOND_COLUMNS:
         return sf.timestamp_micros(_MICROSECOND_COLUMNS[name]).alias(name)
     if name == "received_at":

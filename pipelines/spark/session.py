@@ -126,6 +126,7 @@ def session(
 
 @contextmanager
 def _jvm_session(settings: Settings, job: str, java_options: str) -> Iterator[SparkSession]:
+    """A session in a JVM that this process or spark-submit starts."""
     spark = open_session(settings, job, java_options=java_options)
     try:
         yield spark
@@ -135,6 +136,7 @@ def _jvm_session(settings: Settings, job: str, java_options: str) -> Iterator[Sp
 
 @contextmanager
 def _connect_session(settings: Settings) -> Iterator[SparkSession]:
+    """A session on a Spark Connect server."""
     with connected(settings) as spark:
         configure(spark, settings)
         require(spark, settings)
@@ -142,6 +144,7 @@ def _connect_session(settings: Settings) -> Iterator[SparkSession]:
 
 
 def _require_jars(settings: Settings) -> None:
+    """Raise `Permanent` if a jar that the settings need is missing."""
     missing = [name for name in jars_for(settings) if not (settings.jars / name).is_file()]
     if missing:
         fetch = f"`{sys.executable} -m pipelines.spark.jars` fetches what the settings ask for"
