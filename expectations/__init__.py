@@ -1,7 +1,7 @@
-"""The quality rules of every table, each with a severity and a reason, and the audit that checks a run against them.
+"""The quality rules of every table, and the audit that checks the rows of a run against these rules.
 
-A run that breaks a rule of severity `error` is not published, and every audit result is kept with its counts. Tables are read,
-never changed.
+Each rule has a severity and a reason. A run that breaks a rule of severity `error` is not published. The results of all audits
+are kept. An audit reads tables and never changes them.
 """
 
 from expectations._audit import audit

@@ -1,11 +1,11 @@
-"""Audits one run: the verdict of Great Expectations, the rows that break a rule, the pages, and `quality_results`."""
+"""Audits one run: has Great Expectations check the rows, finds the rows that break a rule, and publishes the report pages."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,10 +22,10 @@ from manifold.lake.reports import run_page
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from expectations._judge import TableResults
+    from expectations._judge import TableResult, TableResults
 
 MAX_OFFENDERS = 1000  # keys of offending rows in a finding of severity `error`
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")  # run ids that can name a folder of the reports
 
 
 def audit(
@@ -43,21 +43,21 @@ def audit(
     """Audit the rows that one run adds, before they are published.
 
     Args:
-        frames: by table name, the rows that the run adds, at least one each; a table that is missing is not audited.
-        run_id: names the run in the reports; a second audit replaces its pages.
-        as_of: the instant of the audit, timezone-aware; the clock is not read.
-        reports: the store of the HTML reports; `index.html` in it lists the runs.
-        keep: the number of runs whose pages are kept; older ones are removed.
-        references: by table name, all rows of a table *including the run's own*, for rules that look values up: `sdv_fanout_data`
-            and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
-            (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path). No other column is read. Rows that the run cannot
-            refer to may be left out.
-        data_wait: how long a trigger may lack its data before that is a warning.
-        counts: by table name, the numbers of rows that are known; other frames are counted.
-        keep_results: called last, with the rows of `quality_results`.
+        frames: table name → the rows that the run adds, at least one. Tables that are missing here are not audited.
+        run_id: the run. If the run was audited before, the pages of that audit are replaced.
+        as_of: the instant of the audit, timezone-aware. It is used instead of the clock.
+        reports: the store of the HTML reports. Its `index.html` lists the runs.
+        keep: the number of runs whose pages are kept. The pages of older runs are removed.
+        references: table name → all rows of the table *including the rows that the run adds*, for rules that look up values. Only
+            these columns are read: `sdv_fanout_data` and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload`
+            (client_id, seq, ts), `ecq_seqno` (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path). Rows to which
+            the run cannot refer may be omitted.
+        data_wait: how long a trigger may wait for its data. After that, missing data is a warning.
+        counts: table name → number of rows in the frame, if it is known. Frames without an entry are counted.
+        keep_results: a function that stores the rows of `quality_results`. It is called last.
 
     Raises:
-        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
+        Permanent: the run id cannot name a folder, a frame belongs to a table without a suite, or a reference is missing.
     """
     if not RUN_ID.fullmatch(run_id):
         raise Permanent(
@@ -66,42 +66,63 @@ def audit(
     suites = load_suites() | load_list_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
-    known = counts or {}
+    known_counts = counts or {}
     cases = [
-        Case(suites[table], frame, references, run_id, as_of, data_wait, known.get(table)) for table, frame in frames.items()
+        Case(suites[table], frame, references, run_id, as_of, data_wait, known_counts.get(table))
+        for table, frame in frames.items()
     ]
-    # Importing it takes about three seconds, which reading suites or results does not need.
+    # Imported here because it takes about three seconds, and readers of suites or results do not need it.
     from expectations._judge import judge
 
-    with TemporaryDirectory(prefix="manifold-pages-") as made:
-        verdicts = judge(cases, run_id=run_id, as_of=as_of, site=Path(made))
-        result = _audit(run_id, cases, verdicts, reports)
-        publish_pages(result, as_of=as_of, reports=reports, keep=keep, made=Path(made))
-    keep_results(results_of(result, as_of))
-    return result
+    with TemporaryDirectory(prefix="manifold-pages-") as folder:
+        results = judge(cases, run_id=run_id, as_of=as_of, site=Path(folder))
+        audit_result = _audit_of(run_id, cases, results, reports)
+        publish_pages(audit_result, as_of=as_of, reports=reports, keep=keep, site=Path(folder))
+    keep_results(results_of(audit_result, as_of))
+    return audit_result
 
 
-def _audit(run_id: str, cases: Sequence[Case], verdicts: "TableResults", reports: Files) -> Audit:
-    rows = {table.name: 0 for table in RUN_TABLES} | {table: verdict.rows for table, verdict in verdicts.items()}
-    findings = [finding for case in cases for finding in _findings(case, verdicts)]
+def _audit_of(run_id: str, cases: Sequence[Case], results: "TableResults", reports: Files) -> Audit:
+    """The result of the audit, from the results of Great Expectations for each table."""
+    rows = {table.name: 0 for table in RUN_TABLES} | {table: result.rows for table, result in results.items()}
+    findings = [finding for case in cases for finding in _findings(case, results[case.suite.table])]
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
-    return Audit(run_id, not failures, failures, warnings, rows, reports.address(run_page(run_id)))
+    return Audit(
+        run_id,
+        passed=not failures,
+        failures=failures,
+        warnings=warnings,
+        rows=rows,
+        report=reports.address(run_page(run_id)),
+    )
 
 
-def _findings(case: Case, verdicts: "TableResults") -> list[Finding]:
-    """The broken rules of one table, with the keys of the rows that break an error, and a few rows as samples."""
+def _findings(case: Case, result: "TableResult") -> list[Finding]:
+    """One finding per broken rule of the table, with sample rows. A finding of severity `error` has the keys of its rows."""
     table = case.suite.table
-    rows, broken = verdicts[table].rows, verdicts[table].broken
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for rule in case.suite.rules:
-        if rule.name not in broken:
+        if rule.name not in result.broken:
             continue
         offending = case.offending(rule)
-        traced = rule.severity is Severity.ERROR and table in TRACED
-        keys = keys_of(offending, TRACED[table], MAX_OFFENDERS) if traced else ()
-        # A row that lacks two columns counts once.
-        count = offending.count() if isinstance(rule, NotNull) and len(rule.columns) > 1 else broken[rule.name]
-        samples = case.samples(rule, offending)
-        found.append(Finding(table, rule.name, rule.severity, str(rule), rule.why, count, rows, samples, keys))
-    return found
+        count = result.broken[rule.name]
+        if isinstance(rule, NotNull) and len(rule.columns) > 1:
+            count = offending.count()  # Great Expectations counts each column, but a row with two nulls is one offending row
+        keys: tuple[tuple[Any, ...], ...] = ()
+        if rule.severity is Severity.ERROR and table in TRACED:
+            keys = keys_of(offending, TRACED[table], MAX_OFFENDERS)
+        findings.append(
+            Finding(
+                table=table,
+                rule=rule.name,
+                severity=rule.severity,
+                says=str(rule),
+                why=rule.why,
+                rows=count,
+                of=result.rows,
+                samples=case.samples(rule, offending),
+                keys=keys,
+            )
+        )
+    return findings

@@ -1,7 +1,7 @@
 """Private names of Great Expectations that the reports use.
 
-`meta_properties_to_render`, the documented way to add columns to a page, raises an error for every page in 1.24. The overrides
-of two private methods of the renderer can go when a release renders these properties.
+The documented way to add columns to a page is `meta_properties_to_render`, but in 1.24 it raises an error for every page. So this
+module overrides two private methods of the renderer. It can be removed when a release of the library renders these properties.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 from great_expectations.render.renderer.content_block import ValidationResultsTableContentBlockRenderer
 
-ADDED = {"Severity": "severity", "Reason": "reason"}  # column header → key in the rule's meta
+ADDED_COLUMNS = {"Severity": "severity", "Reason": "reason"}  # column header → key in the rule's meta
 
 
 class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[misc]
@@ -18,19 +18,20 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
     @classmethod
     def _process_content_block(cls, content_block: Any, has_failed_evr: bool, render_object: Any = None) -> None:
         super()._process_content_block(content_block, has_failed_evr, render_object)
-        content_block.header_row += list(ADDED)
+        content_block.header_row += list(ADDED_COLUMNS)
 
     @classmethod
     def _get_content_block_fn(cls, expectation_type: str, expectation_config: Any = None) -> Callable[..., Any]:
-        usual = super()._get_content_block_fn(expectation_type, expectation_config)
+        render_row = super()._get_content_block_fn(expectation_type, expectation_config)
 
-        def row(**given: Any) -> Any:
-            cells = usual(**given)
-            result = given["result"]
-            # The icon alone tells a screen reader nothing.
+        def render_extended_row(**arguments: Any) -> Any:
+            """Render a row as the library does, and append the cells of `ADDED_COLUMNS`."""
+            cells = render_row(**arguments)
+            result = arguments["result"]
+            # The first cell is an icon. The word after it is for screen readers.
             cells[0][0].string_template["template"] += " kept" if result.success else " broken"
             meta = result.expectation_config.meta
-            cells[0] += [[meta[name]] for name in ADDED.values()]
+            cells[0] += [[meta[name]] for name in ADDED_COLUMNS.values()]
             return cells
 
-        return row
+        return render_extended_row

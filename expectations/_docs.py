@@ -1,4 +1,4 @@
-"""Great Expectations' Data Docs of one run: the library's sentences, each with our severity and reason."""
+"""Configures Great Expectations' Data Docs of a run: the library's pages, with the severity and reason of each rule added."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ SITE = "site"
 
 
 class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
-    """An index builder that does nothing: the library's removes pages of runs that this process does not know."""
+    """An index builder that does nothing. The library's own would remove the pages of runs that this process does not know."""
 
     def build(self, *_: object, **__: object) -> tuple[None, None]:
         """Do nothing."""
@@ -22,7 +22,7 @@ class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is 
 
 
 class PageView(DefaultJinjaPageView):  # type: ignore[misc]
-    """A page of the library in our frame: without scripts, and with the style sheet beside the reports."""
+    """Renders the library's pages with Manifold's outer template: without scripts, and with the style sheet of the reports."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -31,7 +31,7 @@ class PageView(DefaultJinjaPageView):  # type: ignore[misc]
 
 
 def site_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a data context's site in `folder`."""
+    """The configuration for a data context that writes its Data Docs to `folder`."""
     table = {"class_name": RulesTable.__name__, "module_name": RulesTable.__module__}
     section = {"class_name": "ValidationResultsColumnSectionRenderer", "table_renderer": table}
     page = {"class_name": "ValidationResultsPageRenderer", "column_section_renderer": section}

@@ -1,4 +1,7 @@
-"""The result of an audit: whether the run may be published, and which rows break which rule; and what is kept of it."""
+"""The result of an audit: whether the run may be published, and which rows break which rule.
+
+Also converts it to the rows of `quality_results` and to the file `audit.json`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from manifold.lake.reports import State
 
 PASSED, BROKEN = "passed", "broken"  # values of `outcome` in `quality_results`
 
-# Columns that trace a row of each table to the message, or the file, that brought it.
+# Table name → columns by which the message or file from which a row came can be found.
 TRACED: Mapping[str, tuple[str, ...]] = {
     tables.DATA.name: ("seq",),
     tables.META.name: ("data_id",),
@@ -24,7 +27,7 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     tables.ECQ_PAYLOAD.name: ("seq",),
     tables.ECQ_INDEX.name: ("seq",),
     tables.ECQ_STATE.name: tables.ECQ_STATE.key,
-    tables.ECQ_SEQNO.name: ("last_seq",),  # the seq of the message with the highest one
+    tables.ECQ_SEQNO.name: ("last_seq",),  # the highest seq of the client, which is the seq of a message
     tables.CAMPAIGNS.name: ("seq",),
     tables.CAMPAIGN_EVENTS.name: ("seq",),
     tables.CAMPAIGN_TARGETS.name: ("seq",),
@@ -39,32 +42,33 @@ TRACED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule that rows of one table break."""
+    """A rule that rows of a table break."""
 
     table: str
     rule: str
     severity: Severity
     says: str  # what should be true
     why: str  # what a violation means
-    rows: int  # that break it
-    of: int  # that were checked
+    rows: int  # number of rows that break the rule
+    of: int  # number of rows that were checked
     samples: tuple[str, ...]  # a few offending rows, as JSON objects
-    keys: tuple[tuple[Any, ...], ...] = ()  # of an error: what traces its rows (`TRACED`), at most `MAX_OFFENDERS`
+    # Only for severity `error`: the values of the columns in `TRACED` for the offending rows, at most `MAX_OFFENDERS`.
+    keys: tuple[tuple[Any, ...], ...] = ()
 
     def __str__(self) -> str:
-        broken = f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows"
-        return f"{broken}: {self.why}; for example {', '.join(self.samples)}"
+        problem = f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows"
+        return f"{problem}: {self.why}; for example {', '.join(self.samples)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Result of one audit. `passed` is false if a rule of severity `error` is broken; then nothing may be published."""
+    """The result of an audit."""
 
     run_id: str
-    passed: bool
-    failures: tuple[Finding, ...]
+    passed: bool  # whether the run may be published: no rule of severity `error` is broken
+    failures: tuple[Finding, ...]  # broken rules of severity `error`
     warnings: tuple[Finding, ...]
-    rows: Mapping[str, int]  # checked rows, by table
+    rows: Mapping[str, int]  # table → number of checked rows
     report: str  # address of the run's HTML page
 
     def __str__(self) -> str:
@@ -73,7 +77,7 @@ class Audit:
         return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
 
     def to_json(self) -> str:
-        """The audit as JSON, without keys."""
+        """The audit as JSON, without the keys of offending rows."""
         content = asdict(self) | {"rows": dict(self.rows)}
         for finding in (*content["failures"], *content["warnings"]):
             del finding["keys"]
@@ -81,12 +85,14 @@ class Audit:
 
 
 def results_of(audit: Audit, as_of: datetime) -> pa.Table:
-    """Rows of `quality_results`: one for every rule of every table that had rows to check."""
-    broken = {(finding.table, finding.rule): finding for finding in (*audit.failures, *audit.warnings)}
+    """The rows of `quality_results` for an audit: one row per rule of each table that had rows to check."""
+    findings = {(finding.table, finding.rule): finding for finding in (*audit.failures, *audit.warnings)}
     rows = []
     for suite in load_suites().values():
-        for rule in suite.rules if audit.rows.get(suite.table) else ():
-            finding = broken.get((suite.table, rule.name))
+        if not audit.rows.get(suite.table):
+            continue
+        for rule in suite.rules:
+            finding = findings.get((suite.table, rule.name))
             rows.append(
                 {
                     "run_id": audit.run_id,
@@ -103,9 +109,9 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=tables.QUALITY.arrow_schema)
 
 
-def as_json(audit: Audit, as_of: datetime) -> dict[str, Any]:
-    """The content of a run's `audit.json`, without the address of its pages."""
+def json_content(audit: Audit, as_of: datetime) -> dict[str, Any]:
+    """The content of a run's `audit.json`, except the addresses of the tables' pages."""
     content: dict[str, Any] = json.loads(audit.to_json())
     state = State.UNDECIDED if audit.passed else State.HELD_BACK
-    # `at`, as in `quality_results`, distinguishes two audits of one run.
+    # `at` distinguishes several audits of the same run, as in `quality_results`.
     return content | {"as_of": as_of.isoformat(timespec="seconds"), "at": as_of.isoformat(), "state": state}

@@ -1,6 +1,6 @@
-"""Checks rows with Great Expectations on Spark: a suite and a checkpoint per table, and Data Docs of all of them.
+"""Checks rows with Great Expectations on Spark: one suite and one checkpoint per table, and Data Docs for all tables.
 
-Great Expectations 1.24 sends no data to third parties by itself; `GX_ANALYTICS_ENABLED` stops releases that would.
+Great Expectations 1.24 sends no data to third parties. `GX_ANALYTICS_ENABLED` is set to false in case another release does.
 """
 
 import json
@@ -25,63 +25,66 @@ from expectations._docs import SITE, site_config
 from expectations._rows import Case
 from manifold.lake.reports import validation_result
 
-# Dozens of lines about themselves would drown the run's own. One module of the library sets a level of its own.
-for chatty in ("great_expectations", "great_expectations.data_context.types.base", "py4j"):
-    logging.getLogger(chatty).setLevel(logging.WARNING)
-# Counts only: sample rows are looked up once it is known which rules are broken.
+# These libraries log dozens of lines per audit. The module in the middle sets its own level, so it is named separately.
+for logger_name in ("great_expectations", "great_expectations.data_context.types.base", "py4j"):
+    logging.getLogger(logger_name).setLevel(logging.WARNING)
+# Only counts are computed here. Sample rows are looked up afterwards, for broken rules only.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
 
 
 class _ExpectFlag(gxe.ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the library is read without its types
-    """The boolean column that `Case.flagged` adds for a rule is true in every row."""
+    """Expects true in every row of the boolean column that `Case.flagged` adds for a rule."""
 
     value_set: list[bool] = [True]  # noqa: RUF012  # a field of the library's model
 
-    def get_validation_dependencies(self, *given: Any, **named: Any) -> ValidationDependencies:
-        """Ask for no values: they would take a query of their own for each rule, and all are `false`."""
-        asked = super().get_validation_dependencies(*given, **named)
-        asked.remove_metric_configuration(f"{self.map_metric}.unexpected_values")
-        return asked
+    def get_validation_dependencies(self, *arguments: Any, **options: Any) -> ValidationDependencies:
+        """Return the metrics to compute, without the unexpected values.
+
+        These would take another query for each rule, and are all `false`.
+        """
+        metrics = super().get_validation_dependencies(*arguments, **options)
+        metrics.remove_metric_configuration(f"{self.map_metric}.unexpected_values")
+        return metrics
 
 
 class ExpectRowsToHold(_ExpectFlag):
-    """A condition over one row is never false."""
+    """Expects that a condition over a single row is never false."""
 
 
 class ExpectKeyToBeUnique(_ExpectFlag):
-    """A key occurs once in the rows that the run adds, or in a whole table."""
+    """Expects that a key occurs only once in the rows that the run adds, or only once in a whole table."""
 
 
 class ExpectValuesToExistInTable(_ExpectFlag):
-    """The values of a row exist in a row of another table."""
+    """Expects that the values of each row exist in a row of another table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """The result for one table: its number of rows, and by broken rule how many rows break it."""
+    """The result of the check of one table."""
 
-    rows: int
-    broken: Mapping[str, int]
+    rows: int  # number of checked rows
+    broken: Mapping[str, int]  # broken rule → number of rows that break it
 
 
-TableResults = Mapping[str, TableResult]  # by table
+TableResults = Mapping[str, TableResult]  # table → result
 
 
 def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) -> TableResults:
-    """Check the rows of each table by its suite, and write this run's pages and results into the folder `site`.
+    """Check the rows of each table against its suite, and write the run's pages and results into the folder `site`.
 
-    `as_of`, the instant of the audit, distinguishes the pages of two audits of one run.
+    `as_of` is the instant of the audit; it distinguishes the pages of several audits of the same run.
 
     Raises:
-        RuntimeError: a rule could not be evaluated; the message has the library's traceback.
+        RuntimeError: a rule could not be evaluated. The message contains the library's traceback.
     """
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     context.add_data_docs_site(SITE, site_config(site))
     lake = context.data_sources.add_spark("lake", persist=False)
     identity = gx.RunIdentifier(run_name=run_id, run_time=as_of)
-    verdicts = {}
+    results = {}
     for case in cases:
         table = case.suite.table
         batch = lake.add_dataframe_asset(table).add_batch_definition_whole_dataframe("run")
@@ -90,49 +93,59 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) ->
         checkpoint = gx.Checkpoint(name=table, validation_definitions=[definition], result_format=RESULT_FORMAT)
         run = checkpoint.run(batch_parameters={"dataframe": case.flagged}, run_id=identity)
         (result,) = run.run_results.values()
-        verdicts[table] = _verdict(result)
+        results[table] = _table_result(result)
         file = site / validation_result(run_id, table)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(result.to_json_dict(), indent=1))
     if cases:
         context.build_data_docs(site_names=[SITE])
-    return verdicts
+    return results
 
 
-def _verdict(result: ExpectationSuiteValidationResult) -> TableResult:
-    """Count the rows, and those that break each rule; for a rule about several columns, the worst column counts."""
-    rows, broken = 0, dict[str, int]()
-    for one in result.results:
-        if one.exception_info.get("raised_exception", True):
-            raise RuntimeError(f"{one.expectation_config} could not be judged: {one.exception_info}")
-        rows = max(rows, int(one.result["element_count"]))
-        if not one.success:
-            name = one.expectation_config.meta["rule"]
-            broken[name] = max(broken.get(name, 0), int(one.result["unexpected_count"]))
+def _table_result(validation: ExpectationSuiteValidationResult) -> TableResult:
+    """The counts in the library's result for a table.
+
+    A rule about several columns has an expectation per column; the column with the most offending rows counts.
+    """
+    rows = 0
+    broken: dict[str, int] = {}
+    for outcome in validation.results:
+        if outcome.exception_info.get("raised_exception", True):
+            raise RuntimeError(f"{outcome.expectation_config} could not be judged: {outcome.exception_info}")
+        rows = max(rows, int(outcome.result["element_count"]))
+        if not outcome.success:
+            name = outcome.expectation_config.meta["rule"]
+            broken[name] = max(broken.get(name, 0), int(outcome.result["unexpected_count"]))
     return TableResult(rows, broken)
 
 
 def _expectations(case: Case) -> Iterator[gxe.Expectation]:
-    """Yield a suite's expectations: native ones where the library has them, one per column for a rule about several."""
+    """Yield the expectations for the rules of a table's suite.
+
+    Rules that the library supports become its own expectations. All other rules become expectations about the boolean column that
+    `Case.flagged` adds. A rule that several columns are not null becomes an expectation per column.
+    """
     for rule in case.suite.rules:
         meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
-        about: dict[str, Any] = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
-        flag = {"column": rule.name, "description": str(rule)} | about
+        common: dict[str, Any] = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
+        flag = {"column": rule.name, "description": str(rule)} | common
         match rule:
             case rules.NotNull():
                 for column in rule.columns:
-                    yield gxe.ExpectColumnValuesToNotBeNull(column=column, **about)
+                    yield gxe.ExpectColumnValuesToNotBeNull(column=column, **common)
             case rules.InSet():
-                yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=list(case.value(rule.value_set)), **about)
+                values = list(case.value(rule.value_set))
+                yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=values, **common)
             case rules.Between():
                 bounds = {"min_value": case.value(rule.min_value), "max_value": case.value(rule.max_value)}
-                yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **about)
+                yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **common)
             case rules.Matches():
-                yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
+                yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **common)
             case rules.NotLess():
-                # Null counts as true: a comparison with null breaks nothing, and excluding rows would take another pass.
+                # No row is ignored, because that would take another pass. Rows with a null pass anyway, as comparisons with null
+                # are never false.
                 pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
-                yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
+                yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **common)
             case rules.Unique() | rules.UniqueTogether() | rules.UniqueInTable():
                 yield ExpectKeyToBeUnique(**flag)
             case rules.Known():

@@ -1,4 +1,4 @@
-"""The report pages (`manifold.lake.reports`): one per run, an index, and as many runs as the settings keep."""
+"""Writes the report pages (`manifold.lake.reports`): a page per run, and an index of the runs. Removes pages of old runs."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 
-from expectations._findings import Audit, as_json
+from expectations._findings import Audit, json_content
 from expectations._suites import load_list_suites, load_suites
 from manifold.lake.files import Files
 from manifold.lake.reports import (
@@ -31,14 +31,14 @@ PAGES.filters["url"] = lambda text: quote(str(text))
 MAX_INDEX_WRITES = 5
 
 
-def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, made: Path) -> None:
-    """Write the run's page, remove the oldest runs beyond `keep`, and list the remaining ones on the index.
+def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, site: Path) -> None:
+    """Write the run's page, remove the pages of all but the newest `keep` runs, and write the index.
 
-    `made` is the local folder to which Great Expectations has written its own pages of this run.
+    `site` is the local folder to which Great Expectations has written its pages of this run.
     """
-    reports.remove(f"{RUNS}/{audit.run_id}")  # by an earlier attempt, which may have had other tables
-    _copy_pages(made, reports)
-    content = as_json(audit, as_of)
+    reports.remove(f"{RUNS}/{audit.run_id}")  # pages of an earlier attempt, which may have had other tables
+    _copy_pages(site, reports)
+    content = json_content(audit, as_of)
     content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
     _write_run(reports, content)
     for run in kept_runs(reports)[keep:]:
@@ -47,11 +47,11 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
 
 
 def record_states(reports: Files, states: Mapping[str, tuple[str, State]]) -> None:
-    """Record on the pages and on the index whether these runs were published.
+    """Record the states of runs on their pages and on the index.
 
     Args:
         reports: the store of the reports.
-        states: by run id, the audit that it is about (its `at`), and the state; a newer audit keeps its own.
+        states: run id → the instant of the audit (`at`) and the state. If the run has a newer audit, its state is not changed.
     """
     for run in kept_runs(reports):
         at, state = states.get(run["run_id"], (None, None))
@@ -66,47 +66,52 @@ def _write_run(reports: Files, content: dict[str, Any]) -> None:
 
 
 def _write_index(reports: Files) -> None:
-    """List the runs. Of two processes that do so at once, the last to write has seen the results of both."""
-    shown = None
+    """Write the index of the runs, and again until no other process has changed the list of runs in the meantime.
+
+    If two processes write the index at the same time, the one that writes last has seen the runs of both.
+    """
+    written_runs = None
     for _ in range(MAX_INDEX_WRITES):
         runs = kept_runs(reports)
-        if runs == shown:
+        if runs == written_runs:
             return
         _write(reports, INDEX, PAGES.get_template("index.html").render(runs=runs))
-        shown = runs
+        written_runs = runs
 
 
-def _copy_pages(made: Path, reports: Files) -> None:
-    """Copy these pages to the store, and the style sheet if it is missing.
+def _copy_pages(site: Path, reports: Files) -> None:
+    """Copy the pages in the folder `site` to the store, and the style sheet if the store lacks it.
 
-    The library's own static files stay behind: no page uses them, and they take four megabytes.
+    The library's static files are not copied: no page uses them, and they take four megabytes.
     """
 
-    def put(file: Path) -> None:
-        reports.write(str(file.relative_to(made)), file.read_bytes())
+    def copy(file: Path) -> None:
+        reports.write(str(file.relative_to(site)), file.read_bytes())
 
     if not reports.has(STYLE):
         reports.write(STYLE, (files("expectations") / "pages" / STYLE).read_bytes())
+    pages = [file for file in site.rglob("*") if file.is_file() and file.relative_to(site).parts[0] != "static"]
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
-        list(pool.map(put, (file for file in made.rglob("*") if file.is_file() and file.relative_to(made).parts[0] != "static")))
+        list(pool.map(copy, pages))
 
 
 def _details(reports: Files, table: str, audit: Audit) -> str | None:
-    """Great Expectations' newest page of this table and run; older pages of the same run are removed.
+    """The path of Great Expectations' newest page of this table and run. All older pages of the table and run are removed.
 
-    A table without rows has no page; one that exists is of an earlier attempt, and is removed, too.
+    If the table has no rows, this audit has no page of it: all pages are removed, and None is returned.
     """
     folder = f"{VALIDATIONS}/{table}/{audit.run_id}"
     if not audit.rows[table]:
         reports.remove(folder)
         return None
     pages = [path for path in reports.below(folder) if path.endswith(".html")]
-    for old in pages[:-1]:
-        reports.remove(str(PurePosixPath(old).parent))
+    for old_page in pages[:-1]:  # the paths are sorted by the instant of the audit
+        reports.remove(str(PurePosixPath(old_page).parent))
     return pages[-1] if pages else None
 
 
 def _remove(reports: Files, run_id: str) -> None:
+    """Remove all pages of a run."""
     for table in (*load_suites(), *load_list_suites()):
         reports.remove(f"{VALIDATIONS}/{table}/{run_id}")
     reports.remove(f"{RUNS}/{run_id}")

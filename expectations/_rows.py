@@ -1,4 +1,4 @@
-"""The rows of one table in one run, as Great Expectations checks them: with a boolean column for each custom rule."""
+"""Prepares the rows of a table for Great Expectations: adds a boolean column for each rule that the library does not support."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from expectations._keys import absent, repeated, repeated_in
+from expectations._keys import keys_missing_in, keys_repeated_in, repeated_keys
 from expectations._rules import (
     VOCABULARIES,
     AnyRule,
@@ -31,22 +31,22 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 
 MAX_SAMPLES = 5  # rows that a finding shows
-# Clocks of one fleet of servers agree within a minute; a larger difference is a misconfigured clock.
+# The clocks of all servers must agree within this time; a larger difference means that a clock is misconfigured.
 CLOCK_TOLERANCE = timedelta(minutes=1)
-_PLACE = re.compile(r"(?<!:):(\w+)")
+_PLACEHOLDER = re.compile(r"(?<!:):(\w+)")  # such as `:as_of`, but not a cast such as `::date`
 
 
 @dataclass(frozen=True)
 class Case:
-    """The rows that one run adds to one table, with everything that its rules refer to."""
+    """The rows that a run adds to a table, and the values and tables to which the table's rules refer."""
 
     suite: Suite
     frame: DataFrame
-    references: Mapping[str, DataFrame]
+    references: Mapping[str, DataFrame]  # table name → all rows of a table in which rules look up values
     run_id: str
-    as_of: datetime
+    as_of: datetime  # the instant of the audit
     data_wait: timedelta
-    count: int | None = None  # of the rows, if it is known
+    count: int | None = None  # the number of rows in `frame`, if it is known
 
     @cached_property
     def rows(self) -> int:
@@ -55,33 +55,35 @@ class Case:
 
     @cached_property
     def flagged(self) -> DataFrame:
-        """The rows with a boolean column for each rule that Great Expectations does not check natively.
+        """The rows with an additional boolean column for each rule that Great Expectations does not support.
 
-        The column has the name of the rule, and is false where a row breaks it. Null keeps a rule, as in an SQL CHECK.
+        The column has the name of the rule, and is false in rows that break the rule. Where a condition is null, the row keeps
+        the rule, as in an SQL CHECK.
         """
-        rules = self.suite.rules
-        conditions = {rule.name: _is_kept(self.sql(rule.sql)) for rule in rules if isinstance(rule, Holds)}
-        # In one call, because a rule's column may replace a table column of the same name, which another rule reads.
-        found = self.frame.withColumns(conditions) if conditions else self.frame
-        for rule in rules:
+        # All conditions are evaluated in one step, on the original columns. Otherwise, a rule with the name of a column would
+        # replace this column before the condition of another rule reads it.
+        conditions = {rule.name: _is_kept(self.sql(rule.sql)) for rule in self.suite.rules if isinstance(rule, Holds)}
+        rows = self.frame.withColumns(conditions) if conditions else self.frame  # Spark Connect refuses an empty mapping
+        for rule in self.suite.rules:
             match rule:
                 case Unique() | UniqueTogether():
-                    found = _with_flag(found, rule, repeated(self.frame, rule.columns, self.rows))
+                    rows = _with_flag(rows, rule, repeated_keys(self.frame, rule.columns, self.rows))
                 case UniqueInTable():
-                    found = _with_flag(found, rule, repeated_in(self.frame, rule.columns, self.reference(rule.in_table)))
+                    rows = _with_flag(rows, rule, keys_repeated_in(self.reference(rule.in_table), self.frame, rule.columns))
                 case Known():
+                    table = self.reference(rule.in_table)
                     unless = self.sql(rule.unless) if rule.unless else None
-                    keys = absent(self.frame, rule.columns, self.reference(rule.in_table), unless, rule.bounded_by)
-                    found = _with_flag(found, rule, keys, unless)
-        return found
+                    keys = keys_missing_in(table, self.frame, rule.columns, unless=unless, bounded_by=rule.bounded_by)
+                    rows = _with_flag(rows, rule, keys, unless)
+        return rows
 
-    def value(self, given: Any) -> Any:
-        """Resolve a word such as `$latest` for this run; any other value is returned unchanged."""
+    def value(self, value: Any) -> Any:
+        """The value in this audit of a word such as `$latest`; any other value is returned unchanged."""
         words = {"$run_id": (self.run_id,), "$epoch": EPOCH, "$latest": self.as_of + CLOCK_TOLERANCE, **VOCABULARIES}
-        return words.get(given, given) if isinstance(given, str) else given
+        return words.get(value, value) if isinstance(value, str) else value
 
     def sql(self, condition: str) -> str:
-        """The condition with literals in place of placeholders such as `:as_of`."""
+        """The condition with literals instead of placeholders such as `:as_of`."""
         values = {
             "as_of": self.as_of,
             "epoch_ms": EPOCH_MS,
@@ -89,10 +91,10 @@ class Case:
             "data_wait": self.data_wait,
             "clock_tolerance": CLOCK_TOLERANCE,
         }
-        return _PLACE.sub(lambda place: _literal(values[place[1]]), condition)
+        return _PLACEHOLDER.sub(lambda placeholder: _literal(values[placeholder[1]]), condition)
 
     def reference(self, table: str) -> DataFrame:
-        """All rows of a table in which a rule looks values up.
+        """All rows of a table in which a rule looks up values.
 
         Raises:
             Permanent: the caller of the audit did not pass the table.
@@ -103,53 +105,56 @@ class Case:
 
     def offending(self, rule: AnyRule) -> DataFrame:
         """The rows that break the rule."""
-        name = _name(rule.name) if rule.name in self.flagged.columns else self.condition(rule)
-        return self.flagged.where(f"NOT coalesce({name}, true)")
+        is_kept = _quoted(rule.name) if rule.name in self.flagged.columns else self.condition(rule)
+        return self.flagged.where(f"NOT coalesce({is_kept}, true)")
 
     def condition(self, rule: AnyRule) -> str:
-        """The SQL condition of rows that keep the rule. Only for rules that Great Expectations checks natively."""
+        """The SQL condition that is true for rows that keep the rule. Only for rules that Great Expectations supports."""
         match rule:
             case NotNull(columns=columns):
-                return " AND ".join(f"{_name(column)} IS NOT NULL" for column in columns)
+                return " AND ".join(f"{_quoted(column)} IS NOT NULL" for column in columns)
             case InSet(column=column, value_set=values):
-                return f"{_name(column)} IN ({_literals(self.value(values))})"
+                return f"{_quoted(column)} IN ({_literals(self.value(values))})"
             case Between(column=column, min_value=least, max_value=most):
-                upper = "" if most is None else f" AND {_name(column)} <= {_literal(self.value(most))}"
-                return f"{_name(column)} >= {_literal(self.value(least))}{upper}"
+                upper = "" if most is None else f" AND {_quoted(column)} <= {_literal(self.value(most))}"
+                return f"{_quoted(column)} >= {_literal(self.value(least))}{upper}"
             case Matches(column=column, regex=regex):
-                return f"regexp_like({_name(column)}, {_literal(regex)})"
+                return f"regexp_like({_quoted(column)}, {_literal(regex)})"
             case NotLess(column_A=greater, column_B=less):
-                return f"{_name(greater)} >= {_name(less)}"
+                return f"{_quoted(greater)} >= {_quoted(less)}"
         raise AssertionError(rule)
 
     def samples(self, rule: AnyRule, offending: DataFrame) -> tuple[str, ...]:
-        """A few of the offending rows, as JSON objects: the key, and the columns that the rule is about."""
-        payloads = {"payload"}  # too long to show
-        shown = [name for name in dict.fromkeys((*self.suite.contract.key, *columns_of(rule))) if name not in payloads]
-        row = sf.to_json(sf.struct(*shown), {"ignoreNullFields": "false"}).alias("row")
-        return tuple(found["row"] for found in offending.limit(MAX_SAMPLES).select(row).collect())
+        """A few of the offending rows as JSON objects, with the key columns and the columns that the rule names."""
+        columns = dict.fromkeys((*self.suite.contract.key, *columns_of(rule)))
+        columns.pop("payload", None)  # too long to show
+        row_json = sf.to_json(sf.struct(*columns), {"ignoreNullFields": "false"}).alias("row")
+        return tuple(row["row"] for row in offending.limit(MAX_SAMPLES).select(row_json).collect())
 
 
-def keys_of(offending: DataFrame, columns: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
-    """Up to `most` distinct values of these columns."""
-    return tuple(tuple(found) for found in offending.select(*columns).distinct().limit(most).collect())
+def keys_of(offending: DataFrame, columns: Sequence[str], limit: int) -> tuple[tuple[Any, ...], ...]:
+    """The distinct values of these columns, at most `limit`."""
+    return tuple(tuple(row) for row in offending.select(*columns).distinct().limit(limit).collect())
 
 
 def _is_kept(condition: str) -> Column:
     return sf.expr(f"coalesce({condition}, true)")
 
 
-def _with_flag(frame: DataFrame, rule: AnyRule, broken: DataFrame | None, unless: str | None = None) -> DataFrame:
-    """Add the rule's column: false for rows with one of the broken keys, except where `unless` is true."""
-    if broken is None:
+def _with_flag(frame: DataFrame, rule: AnyRule, broken_keys: DataFrame | None, unless: str | None = None) -> DataFrame:
+    """Add the rule's boolean column: false for rows with one of the broken keys, unless the condition `unless` is true."""
+    if broken_keys is None:
         return frame.withColumn(rule.name, sf.lit(True))
     columns = list(columns_of(rule))
-    marked = frame.join(broken.select(*columns, sf.lit(False).alias(rule.name)), columns, "left")
-    kept = sf.coalesce(rule.name, sf.lit(True))
-    return marked.withColumn(rule.name, kept | sf.expr(f"coalesce({unless}, false)") if unless else kept)
+    flags = broken_keys.select(*columns, sf.lit(False).alias(rule.name))
+    is_kept = sf.coalesce(rule.name, sf.lit(True))
+    if unless:
+        is_kept = is_kept | sf.expr(f"coalesce({unless}, false)")
+    return frame.join(flags, columns, "left").withColumn(rule.name, is_kept)
 
 
-def _name(column: str) -> str:
+def _quoted(column: str) -> str:
+    """The name of the column in SQL."""
     return f"`{column}`"
 
 
@@ -158,6 +163,7 @@ def _literals(values: Iterable[Any]) -> str:
 
 
 def _literal(value: Any) -> str:
+    """The value as a literal in Spark SQL."""
     match value:
         case datetime():
             return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"

@@ -1,4 +1,4 @@
-"""The kinds of rules, under their names in Great Expectations. The library is not imported here: that takes three seconds."""
+"""The kinds of rules, with their names in Great Expectations. The library is not imported, because this takes three seconds."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -21,10 +21,10 @@ Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Severity(StrEnum):
-    """The consequence of a broken rule for the run."""
+    """Whether a run that breaks the rule may be published."""
 
-    ERROR = "error"  # published, these rows would break a guarantee of the table: the run is not published
-    WARNING = "warning"  # somebody should look, but holding back good rows for it would be worse
+    ERROR = "error"  # the rows would break a guarantee of the table, so the run is not published
+    WARNING = "warning"  # the run is published; somebody should look into the cause
 
 
 class _Rule(BaseModel):
@@ -48,7 +48,7 @@ class _OnColumn(_Rule):
 
 
 class NotNull(_Rule):
-    """No row lacks any of these columns; one expectation per column."""
+    """No row has a null in any of these columns. Each column becomes an expectation."""
 
     type: Literal["expect_column_values_to_not_be_null"]
     columns: Columns
@@ -59,7 +59,7 @@ class NotNull(_Rule):
 
 
 class Unique(_OnColumn):
-    """No two rows that the run adds have the same value here."""
+    """No two rows that the run adds have the same value in this column."""
 
     type: Literal["expect_column_values_to_be_unique"]
 
@@ -73,7 +73,7 @@ class Unique(_OnColumn):
 
 
 class UniqueTogether(_Rule):
-    """No two rows that the run adds have the same values here."""
+    """No two rows that the run adds have the same values in all of these columns."""
 
     type: Literal["expect_compound_columns_to_be_unique"]
     columns: Annotated[tuple[str, ...], Field(min_length=2, alias="column_list")]
@@ -88,7 +88,7 @@ class UniqueTogether(_Rule):
 
 
 class UniqueInTable(_Rule):
-    """No two rows of the whole `in_table` have the same values here as a row that the run adds."""
+    """For each row that the run adds, only one row of the table `in_table` has its values in these columns: the row itself."""
 
     type: Literal["expect_values_to_be_unique_in_table"]
     columns: Columns
@@ -104,13 +104,13 @@ class UniqueInTable(_Rule):
 
 
 class Known(_Rule):
-    """The values of a row exist in `in_table`, too; rows for which `unless` is true are ignored."""
+    """The row's values in these columns exist in a row of the table `in_table`. Rows for which `unless` is true are ignored."""
 
     type: Literal["expect_values_to_exist_in_table"]
     columns: Columns
     in_table: str
     unless: str | None = None
-    # a column of both: only the rows of `in_table` within the run's range of it are read
+    # A column of both tables. Only rows of `in_table` are read whose value is within the range of the values in the run.
     bounded_by: str | None = None
 
     @property
@@ -123,7 +123,7 @@ class Known(_Rule):
 
 
 class InSet(_OnColumn):
-    """The value is one of these: of a vocabulary of the contracts, such as `$outcomes`, the run's id (`$run_id`), or a list."""
+    """The value is in `value_set`: a list, a vocabulary of the contracts such as `$outcomes`, or the run's id (`$run_id`)."""
 
     type: Literal["expect_column_values_to_be_in_set"]
     name: str
@@ -135,7 +135,10 @@ class InSet(_OnColumn):
 
 
 class Between(_OnColumn):
-    """The value lies between these, bounds included; `$epoch` is the first instant of a seq, `$latest` that of the audit."""
+    """The value lies between `min_value` and `max_value`, inclusive.
+
+    `$epoch` is the earliest instant of a seq; `$latest` is the instant of the audit plus the tolerance of clocks.
+    """
 
     type: Literal["expect_column_values_to_be_between"]
     name: str
@@ -147,7 +150,7 @@ class Between(_OnColumn):
 
 
 class Matches(_OnColumn):
-    """This Java regular expression is found in the value."""
+    """The value contains a match of this Java regular expression."""
 
     type: Literal["expect_column_values_to_match_regex"]
     name: str
@@ -171,13 +174,13 @@ class NotLess(_Rule):
 
 
 class Holds(_Rule):
-    """A Spark SQL condition over one row that is never false; as in an SQL CHECK, null counts as true."""
+    """A Spark SQL condition over a single row is never false. As in an SQL CHECK, null counts as true."""
 
     type: Literal["expect_rows_to_hold"]
     name: str
     says: str  # the condition as a sentence
     sql: str
-    shows: tuple[str, ...] = ()  # columns that a sample row shows besides the key
+    shows: tuple[str, ...] = ()  # columns that a sample row shows in addition to the key
 
     def __str__(self) -> str:
         return f"{self.says}: {self.sql}"
@@ -189,7 +192,7 @@ Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 
 def columns_of(rule: AnyRule) -> tuple[str, ...]:
-    """The columns that a rule names; for a condition, the columns that its samples show."""
+    """The columns that a rule names; for a condition (`Holds`), the columns that its sample rows show."""
     match rule:
         case Holds():
             return rule.shows

@@ -1,4 +1,4 @@
-"""Loads the suites, one YAML file per table, and refuses unknown words."""
+"""Loads the suites of rules, one YAML file per table, and refuses unknown fields and columns."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -13,8 +13,9 @@ from expectations._rules import AnyRule, Known, Matches, Rule, UniqueInTable, co
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import CAMPAIGN_LIST, EVERY_TABLE, Table
 
-LISTS = files("expectations") / "lists"  # suites of rows that are in no table
-FOLDER = files("expectations") / "suites"  # not a path, because the code may be in an archive on a cluster
+# These are not paths, because on a cluster the code may be in an archive.
+FOLDER = files("expectations") / "suites"
+LISTS = files("expectations") / "lists"  # suites for rows that are not in a table, such as a campaign's list
 
 
 class Suite(BaseModel):
@@ -27,7 +28,7 @@ class Suite(BaseModel):
 
     @property
     def rules(self) -> tuple[AnyRule, ...]:
-        """The expectations of the suite, each with a name, a severity and a reason."""
+        """The rules of the suite; `expectations` is their name in the YAML file."""
         return self.expectations
 
     @property
@@ -37,23 +38,27 @@ class Suite(BaseModel):
 
     @property
     def references(self) -> set[str]:
-        """Tables in which rules look values up."""
+        """Names of the tables in which rules of the suite look up values."""
         return {rule.in_table for rule in self.rules if isinstance(rule, UniqueInTable | Known)}
 
 
 @cache
 def load_suites(folder: Traversable = FOLDER) -> dict[str, Suite]:
-    """Load every suite in `folder`, by table.
+    """Load every suite in `folder`; return them by table name.
 
     Raises:
-        Permanent: a file is not a suite; the message names file, field and remedy.
+        Permanent: a file is not a valid suite. The message names the file, the field and the remedy.
     """
     return {suite.table: suite for suite in map(_load, _files(folder))}
 
 
 @cache
 def load_list_suites() -> dict[str, Suite]:
-    """Load the suites of lists, by name; it raises what `load_suites` does."""
+    """Load the suites of lists; return them by the name of the list.
+
+    Raises:
+        Permanent: as in `load_suites`.
+    """
     return {suite.table: suite for suite in map(_load, _files(LISTS))}
 
 
@@ -62,6 +67,7 @@ def _files(folder: Traversable) -> list[Traversable]:
 
 
 def _load(path: Traversable) -> Suite:
+    """Load the suite in a YAML file; raises `Permanent` if it is not valid."""
     try:
         suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
     except ValidationError as exc:
@@ -75,6 +81,7 @@ def _load(path: Traversable) -> Suite:
 
 
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
+    """Yield the problems of a suite that its data model does not find: its file name, repeated names, unknown columns."""
     tables = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
     if suite.table not in tables:
         yield f"{suite.table} is not a table of manifold.contracts.tables; name one of {', '.join(tables)}"
@@ -88,8 +95,10 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     for rule in suite.rules:
         if isinstance(rule, Matches) and "$" in rule.regex:
             yield f"rule {rule.name}: $ also matches before a last line feed; write \\z"
-        other = rule.in_table if isinstance(rule, UniqueInTable | Known) else None
+        rule_tables = [suite.table]
+        if isinstance(rule, UniqueInTable | Known):
+            rule_tables.append(rule.in_table)
         for column in columns_of(rule):
-            for table in filter(None, (suite.table, other)):
+            for table in rule_tables:
                 if column not in tables.get(table, set()):
                     yield f"rule {rule.name}: {table} has no column {column}"

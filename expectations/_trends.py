@@ -1,4 +1,4 @@
-"""Quality over time: trend charts of `quality_results`, and their page."""
+"""Builds the trend charts of quality over time from `quality_results`, and writes their page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,76 +11,98 @@ from expectations._rules import Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import RUNS, TRENDS
 
-CHARTS = 60  # of rules; a run that breaks more has other problems, and the table names them all
-WORSE = (Severity.ERROR, Severity.WARNING)
+MAX_CHARTS = 60  # charts of broken rules on the page; the page's table lists all broken rules
+SEVERITIES = (Severity.ERROR, Severity.WARNING)  # worst first
 
 
 @dataclass(frozen=True, slots=True)
 class Trends:
     """The content of the page."""
 
-    judgements: Sequence[AuditPoint]  # oldest first
-    broken: Sequence[Chart]  # of rules: errors first, then those that were broken most recently
-    rows: Sequence[Chart]  # of row counts, by table
-    kept: Mapping[str, Sequence[str]]  # by table, the rules that no row broke
+    judgements: Sequence[AuditPoint]  # the audits, oldest first
+    broken: Sequence[
+        Chart
+    ]  # charts of broken rules: errors before warnings, then by the time of the last violation, newest first
+    rows: Sequence[Chart]  # charts of row counts, ordered by table
+    kept: Mapping[str, Sequence[str]]  # table → current rules that no row broke
 
 
 def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
-    """The charts of these rows of `quality_results`. A missing or non-numeric value leaves a gap."""
-    ordered = sorted({(row["at"], row["run_id"]) for row in results})
-    places = {key: place for place, key in enumerate(ordered)}
-    by_rule: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    """The charts for these rows of `quality_results`. A missing or non-numeric value leaves a gap in its chart."""
+    audits = sorted({(row["at"], row["run_id"]) for row in results})
+    index_of_audit = {audit: index for index, audit in enumerate(audits)}
+    # table → rule → index of the audit → row
+    by_table: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
     for row in results:
-        by_rule.setdefault((row["suite"], row["rule"]), {})[places[row["at"], row["run_id"]]] = row
-    newest = {suite: max(max(rows) for (of, _), rows in by_rule.items() if of == suite) for suite, _ in by_rule}
-    rules = [_of_rule(suite, rule, rows, len(ordered), newest[suite]) for (suite, rule), rows in sorted(by_rule.items())]
+        by_audit = by_table.setdefault(row["suite"], {}).setdefault(row["rule"], {})
+        by_audit[index_of_audit[row["at"], row["run_id"]]] = row
+    rule_charts: list[Chart] = []
+    row_charts: list[Chart] = []
+    for table, by_rule in sorted(by_table.items()):
+        newest_audit = max(max(by_audit) for by_audit in by_rule.values())
+        for rule, by_audit in sorted(by_rule.items()):
+            rule_charts.append(_rule_chart(table, rule, by_audit, len(audits), newest_audit))
+        row_charts.append(_row_count_chart(table, by_rule.values(), len(audits)))
     kept: dict[str, list[str]] = {}
-    for chart in rules:
-        if not chart.broken and chart.judged_now and chart.rule:
+    for chart in rule_charts:
+        if not chart.broken and chart.is_current and chart.rule:
             kept.setdefault(chart.suite, []).append(chart.rule)
-    broken = sorted((chart for chart in rules if chart.broken), key=_worst_first)
-    tables = [
-        _of_row_counts(suite, [rows for (of, _), rows in by_rule.items() if of == suite], len(ordered))
-        for suite in sorted(newest)
-    ]
-    return Trends([AuditPoint(run_id, at) for at, run_id in ordered], broken, tables, kept)
+    broken = sorted((chart for chart in rule_charts if chart.broken), key=_worst_first)
+    return Trends([AuditPoint(run_id, instant) for instant, run_id in audits], broken, row_charts, kept)
 
 
 def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None:
-    """Render the page of these rows of `quality_results`, and write it."""
-    from expectations._pictures import picture_of  # matplotlib takes half a second to import
+    """Write the page of the trend charts for these rows of `quality_results`."""
+    from expectations._pictures import picture_of  # imported here because matplotlib takes half a second to import
 
     trends = trends_of(results)
-    pages = {path.split("/")[1] for path in reports.below(RUNS)}
+    pages = {path.split("/")[1] for path in reports.below(RUNS)}  # ids of runs that have a page; paths are <RUNS>/<run id>/…
     template = PAGES.get_template("trends.html")
-    summary = {"trends": trends, "shown": trends.broken[:CHARTS], "pages": pages}
+    summary = {"trends": trends, "shown": trends.broken[:MAX_CHARTS], "pages": pages}
     reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
 
 
-def _of_rule(suite: str, rule: str, rows: Mapping[int, Mapping[str, Any]], judgements: int, newest: int) -> Chart:
-    values = [_share(rows.get(place)) for place in range(judgements)]
-    severities = [str((rows.get(place) or {}).get("severity") or "") for place in range(judgements)]
-    return Chart(suite, rule, severities[max(rows)], values, severities, newest in rows)
+def _rule_chart(table: str, rule: str, by_audit: Mapping[int, Mapping[str, Any]], audits: int, newest_audit: int) -> Chart:
+    """The chart of a rule: the fraction of rows that broke it in each audit.
+
+    Args:
+        table: the table.
+        rule: the rule.
+        by_audit: index of an audit → row of `quality_results`.
+        audits: the number of audits in the chart.
+        newest_audit: the index of the table's newest audit.
+    """
+    values = [_broken_fraction(by_audit.get(index, {})) for index in range(audits)]
+    severities = [str(by_audit.get(index, {}).get("severity") or "") for index in range(audits)]
+    return Chart(table, rule, severities[max(by_audit)], values, severities, is_current=newest_audit in by_audit)
 
 
-def _of_row_counts(suite: str, rules: Iterable[Mapping[int, Mapping[str, Any]]], judgements: int) -> Chart:
-    """The chart of how many rows of a table each run added. Every rule of one audit has the same number, so any will do."""
-    values: list[float | None] = [None] * judgements
-    for rows in rules:
-        for place, row in rows.items():
-            values[place] = _number(row.get("judged"))
-    return Chart(suite, None, "", values, [""] * judgements)
+def _row_count_chart(table: str, rules: Iterable[Mapping[int, Mapping[str, Any]]], audits: int) -> Chart:
+    """The chart of how many rows each run added to a table.
+
+    `rules` has, for each rule of the table, index of an audit → row of `quality_results`. In an audit, the rows of all rules have
+    the same number of checked rows, so the row of any rule can be used.
+    """
+    values: list[float | None] = [None] * audits
+    for by_audit in rules:
+        for index, row in by_audit.items():
+            values[index] = _number(row.get("judged"))
+    return Chart(table, rule=None, severity="", values=values, severities=[""] * audits)
 
 
-def _share(row: Mapping[str, Any] | None) -> float | None:
-    judged, unexpected = (_number((row or {}).get(name)) for name in ("judged", "unexpected"))
-    return unexpected / judged if judged and unexpected is not None else None
+def _broken_fraction(row: Mapping[str, Any]) -> float | None:
+    """The fraction of checked rows that broke the rule, from a row of `quality_results`; None if it cannot be computed."""
+    checked = _number(row.get("judged"))
+    broken = _number(row.get("unexpected"))
+    return broken / checked if checked and broken is not None else None
 
 
 def _number(value: Any) -> float | None:
+    """The value as a float; None if it is not a number, not finite or negative."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
 
 
 def _worst_first(chart: Chart) -> tuple[int, int, str, str]:
-    place = WORSE.index(Severity(chart.severity)) if chart.severity in set(WORSE) else len(WORSE)
-    return place, -chart.broken[-1], chart.suite, chart.rule or ""
+    """Sort key: by severity, then by the time of the last violation, newest first, then by table and rule."""
+    rank = SEVERITIES.index(Severity(chart.severity)) if chart.severity in set(SEVERITIES) else len(SEVERITIES)
+    return rank, -chart.broken[-1], chart.suite, chart.rule or ""

@@ -41,7 +41,7 @@ def table_routes(sources: Sources) -> APIRouter:
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
         last = None if before is None else _parsed(before)
-        read = partial(page, asked=RefusalFilter(stream, since, matching, settled), limit=limit, before=last)
+        read = partial(page, selection=RefusalFilter(stream, since, matching, settled), limit=limit, before=last)
         found = await sources.lake.ask(read)
         more = _cursor(found.refusals[-1]) if found.more else None
         return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in found.refusals], total=found.total, before=more)

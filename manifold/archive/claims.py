@@ -1,4 +1,4 @@
-"""Claims to a recorder number, or to be the campaigner, one per epoch of a folder, in the archive and in Redis."""
+"""Claims to a recorder number or to the role of the campaigner, and their stores: the archive and Redis."""
 
 import asyncio
 from typing import Any, Protocol
@@ -14,23 +14,24 @@ from manifold.contracts.errors import Retryable, message_of
 from manifold.contracts.storage import S3
 from manifold.lake.storage import open_storage, write_bytes
 
-ANSWER_S = 5.0  # a store that takes longer counts as unavailable
+RESPONSE_TIMEOUT_S = 5.0  # a store that takes longer counts as unavailable
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A recorder's claim to its number, written only by its own folder. Instants are Unix ms by its own clock.
+    """A recorder's claim to its number. Only the process that has locked the journal folder writes it.
 
-    Each epoch of a place has its own claim, so that a late removal of an expired claim does not remove its successor.
+    All instants are in Unix ms by the recorder's clock. Each time a folder takes the number, it writes a new claim with a new
+    epoch and thus a new name, so that a late removal of an expired claim cannot remove the new one.
     """
 
-    place: str
-    journal: str
-    where: str  # for operators: host, folder, process
-    epoch: int  # greater than in all earlier claims; the greatest epoch counts
-    after_ms: int  # it assigns no seq up to here, because others did
-    upto_ms: int  # it assigns no later seq without renewing this claim first ...
-    until_ms: int  # ... unless no store is reachable; then none after this
-    released: bool = False  # it has ended, and assigned none after upto_ms
+    place: str  # `JournalFolder.name`
+    journal: str  # `JournalFolder.journal`
+    where: str  # host, folder and process, for operators
+    epoch: int  # greater than in all earlier claims; the claim with the greatest epoch is valid
+    after_ms: int  # the recorder assigns only seqs after this instant, because other recorders may have assigned earlier ones
+    upto_ms: int  # the recorder renews the claim before it assigns a seq after this instant
+    until_ms: int  # if the recorder cannot renew the claim because no store is available, it assigns seqs up to this instant
+    released: bool = False  # whether the recorder has ended; then it has assigned no seq after `upto_ms`
 
     @property
     def name(self) -> str:
@@ -39,20 +40,20 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Stores the claims of one number. Once `put` returns, every later `claims` call of any process includes that claim.
+    """Stores the claims to one number. After `put` returns, every call of `claims` in any process includes that claim.
 
     Raises:
-        Retryable: from every method: the store is unavailable; a `put` may have taken effect.
+        Retryable: from every method, if the store is unavailable. A `put` may have taken effect nevertheless.
     """
 
     async def put(self, claim: Claim) -> None:
-        """Write this process's claim, replacing its earlier one of the same epoch."""
+        """Write this process's claim. It replaces the process's earlier claim with the same epoch."""
 
     async def claims(self) -> list[Claim]:
         """Read all claims."""
 
     async def remove(self, claim: Claim) -> None:
-        """Remove a claim, even if its place has changed it since."""
+        """Remove the claim with the name of `claim`, even if its content has changed."""
 
 
 class ArchiveClaims:
@@ -63,53 +64,58 @@ class ArchiveClaims:
     def __init__(self, url: str, s3: S3, node: int | str) -> None:
         self._fs, self._root = open_storage(url, s3)
         self._folder = f"{FOLDER}/{node}"
-        self._call: asyncio.Future[Any] | None = None
+        self._pending: asyncio.Future[Any] | None = None  # the newest call of the storage, which may have ended
 
     async def put(self, claim: Claim) -> None:
         """See `Store`."""
         wire = msgspec.json.encode(claim)
-        await self._ask(lambda: write_bytes(self._fs, self._root, self._path(claim), wire))
+        await self._call_storage(lambda: write_bytes(self._fs, self._root, self._path(claim), wire))
 
     async def claims(self) -> list[Claim]:
         """See `Store`."""
-        found: list[Claim] = await self._ask(self._read)
-        return found
+        claims: list[Claim] = await self._call_storage(self._read_all)
+        return claims
 
     async def remove(self, claim: Claim) -> None:
         """See `Store`."""
-        await self._ask(lambda: self._fs.delete_file(f"{self._root}/{self._path(claim)}"))
+        await self._call_storage(lambda: self._fs.delete_file(f"{self._root}/{self._path(claim)}"))
 
     def _path(self, claim: Claim) -> str:
         return f"{self._folder}/{claim.name}.json"
 
-    def _read(self) -> list[Claim]:
+    def _read_all(self) -> list[Claim]:
         selector = pafs.FileSelector(f"{self._root}/{self._folder}", allow_not_found=True)
-        return [claim for info in self._fs.get_file_info(selector) if (claim := self._claim(info.path)) is not None]
+        claims = [self._read_claim(info.path) for info in self._fs.get_file_info(selector)]
+        return [claim for claim in claims if claim is not None]
 
-    def _claim(self, path: str) -> Claim | None:
+    def _read_claim(self, path: str) -> Claim | None:
+        """The claim in this file; None if the file is not a claim, or was removed after it was listed."""
         if not path.endswith(".json") or path.rpartition("/")[2].startswith("."):
             return None
         try:
             with self._fs.open_input_file(path) as file:
                 return msgspec.json.decode(file.read(), type=Claim)
-        except FileNotFoundError:  # removed by its owner meanwhile
+        except FileNotFoundError:
             return None
 
-    async def _ask(self, question: Any) -> Any:
-        """Run `question` in a thread, one at a time: a newer call must not overtake one that hangs."""
-        if self._call is not None and not self._call.done():
+    async def _call_storage(self, function: Any) -> Any:
+        """Run `function` in a thread, and return or raise its result.
+
+        While an earlier call hangs, no other call is started, because it could overtake the earlier one: `Retryable` is raised.
+        """
+        if self._pending is not None and not self._pending.done():
             raise Retryable("the archive does not answer")
-        self._call = asyncio.ensure_future(asyncio.to_thread(question))
-        self._call.add_done_callback(_retrieve_exception)
+        self._pending = asyncio.ensure_future(asyncio.to_thread(function))
+        self._pending.add_done_callback(_retrieve_exception)
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await asyncio.shield(self._call)
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                return await asyncio.shield(self._pending)
         except (OSError, msgspec.MsgspecError) as exc:  # a TimeoutError is an OSError
             raise Retryable(f"the archive: {message_of(exc)}") from exc
 
 
 class RedisClaims:
-    """Stores each claim as a field of one hash."""
+    """Stores the claims to a number as the fields of a hash."""
 
     name = "Redis"
 
@@ -118,29 +124,30 @@ class RedisClaims:
 
     async def put(self, claim: Claim) -> None:
         """See `Store`."""
-        await self._ask("HSET", self._key, claim.name, msgspec.json.encode(claim))
+        await self._execute("HSET", self._key, claim.name, msgspec.json.encode(claim))
 
     async def claims(self) -> list[Claim]:
         """See `Store`."""
-        found = await self._ask("HVALS", self._key)
+        values = await self._execute("HVALS", self._key)
         try:
-            return [msgspec.json.decode(wire, type=Claim) for wire in found]
+            return [msgspec.json.decode(wire, type=Claim) for wire in values]
         except (msgspec.MsgspecError, TypeError) as exc:
             raise Retryable(f"Redis: {self._key} holds no claims: {exc}") from exc
 
     async def remove(self, claim: Claim) -> None:
         """See `Store`."""
-        await self._ask("HDEL", self._key, claim.name)
+        await self._execute("HDEL", self._key, claim.name)
 
-    async def _ask(self, *command: Any) -> Any:
+    async def _execute(self, *command: Any) -> Any:
+        """Execute a Redis command; raises `Retryable` if Redis fails or does not respond in time."""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
                 return await self._redis.execute_command(*command)
         except (RedisError, OSError) as exc:
             raise Retryable(f"Redis: {message_of(exc)}") from exc
 
 
 def _retrieve_exception(call: "asyncio.Future[Any]") -> None:
-    """Retrieve the exception of an abandoned call so that asyncio does not warn."""
+    """Retrieve the exception of a call for which nobody waits any more, because asyncio would otherwise log a warning."""
     if not call.cancelled():
         call.exception()

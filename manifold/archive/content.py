@@ -1,4 +1,4 @@
-"""The decoded content of an archive file, and derived seqs for a file that has none."""
+"""The decoded content of an archive file, and the derivation of seqs for files without seqs."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, SKIPPED_MS, TIME_SHIFT
 
-# Set in every derived seq; recorders with a node number below 512 never set it.
+# This bit is set in every derived seq. Recorders with a number below 512 never set it.
 DERIVED = 1 << (TIME_SHIFT - 1)
 MAX_MESSAGES_PER_MS = 1 << 16
 
@@ -17,51 +17,61 @@ Integers = npt.NDArray[np.int64]
 
 
 class Unreadable(Exception):
-    """A file in the archive is not a segment; the message says why. Permanent, because segments never change."""
+    """A file in the archive is not a valid segment; the message says why. Retrying is useless, because files never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFile:
-    """The messages of one file. An invalid line becomes a refused row with a negative seq."""
+    """The messages of a file. A line that is not a message is a refused row with a negative seq."""
 
     messages: pa.Table
-    derived: bool  # the file has no seqs: they are derived from its path and the times of receipt
+    derived: bool  # whether the seqs were derived from the path and the times of receipt, because the file has none
 
     @property
     def seqs(self) -> Integers:
-        """The seqs of the file's messages, in its order."""
+        """The seqs of the messages, in the order of the file, without those of refused lines."""
         seqs: Integers = self.messages["seq"].to_numpy()
         return seqs[seqs >= 0]
 
 
 def own_seq(name: str) -> int:
-    """The quarantine key of an invalid file or line: negative, so that no message has it, and always the same."""
+    """The seq under which an invalid file or line is quarantined.
+
+    It is always the same for the same name. It is negative, so that no message has it.
+    """
     return -int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest()) - 1
 
 
 def derived_seqs(path: str, received_ms: Integers) -> Integers:
-    """Derive seqs for a file without any: in order of time, and within a millisecond in the order of the rows.
+    """Derive the seqs of a file's messages from their times of receipt and the file's path.
 
-    The time part is the time of receipt; the rest is a number derived from the path, plus the position within the millisecond.
-    Two files that share a millisecond collide with a probability of one in a million; `pipelines.ingest.planning` checks for it.
+    The time part of a seq is the time of receipt. The rest is a number derived from the path, plus the position of the message
+    among the file's messages of the same millisecond. The order of seqs is thus that of times, then of rows. If two files have
+    messages of the same millisecond, seqs collide with a probability of one in a million; `pipelines.ingest.planning` finds this.
+
+    Args:
+        path: the path of the file below the archive's root.
+        received_ms: the times of receipt in Unix ms, by row.
 
     Raises:
-        Unreadable: a time that does not fit into a seq, or too many messages in one millisecond.
+        Unreadable: a time does not fit into a seq, or one millisecond has too many messages.
     """
     ms = np.where(received_ms == SKIPPED_MS, SKIPPED_MS + 1, received_ms)
     if len(ms) and not (ms.min() >= EPOCH_MS and ms.max() <= (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS):
         raise Unreadable("received_at lies outside 2020 to 2089, and no seq can be made of it")
     order = np.argsort(ms, kind="stable")
-    in_order = ms[order]
-    place = np.empty_like(ms)
-    place[order] = np.arange(len(ms)) - np.searchsorted(in_order, in_order, "left")
-    if len(ms) and place.max() >= MAX_MESSAGES_PER_MS:
+    sorted_ms = ms[order]
+    # Position within the millisecond: the index in sorted order minus the index of the first row of the same millisecond.
+    position = np.empty_like(ms)
+    position[order] = np.arange(len(ms)) - np.searchsorted(sorted_ms, sorted_ms, "left")
+    if len(ms) and position.max() >= MAX_MESSAGES_PER_MS:
         raise Unreadable(f"more than {MAX_MESSAGES_PER_MS} messages of one millisecond; give them a seq")
-    of_file = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest()) % (DERIVED - MAX_MESSAGES_PER_MS)
-    seqs: Integers = ((ms - EPOCH_MS) << TIME_SHIFT) + (DERIVED + of_file) + place
+    path_hash = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest())
+    file_number = path_hash % (DERIVED - MAX_MESSAGES_PER_MS)
+    seqs: Integers = ((ms - EPOCH_MS) << TIME_SHIFT) + (DERIVED + file_number) + position
     return seqs
 
 
 def one_line(exc: Exception) -> str:
-    """Shorten the message of an exception to one line."""
+    """The message of an exception, on one line and at most 200 characters long."""
     return " ".join(str(exc).split())[:200]

@@ -1,7 +1,7 @@
-"""A thread for blocking disk calls, one after the other.
+"""A thread that runs blocking disk calls one after the other.
 
-A `ThreadPoolExecutor` with one thread does the same, but its round trip takes twice as long, and every acknowledged message waits
-for one.
+A `ThreadPoolExecutor` with a single thread does the same, but a call takes twice as long. This matters because every message
+waits for such a call before it is acknowledged.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ class DiskThread:
         self._stopped = False
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Run `function` and return or raise its result. It runs even if the caller is cancelled."""
+        """Run `function` in the thread, and return or raise its result. It runs even if the caller is cancelled."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
 
         def call() -> None:
-            deliver: Callable[[], None]
+            set_outcome: Callable[[], None]
             try:
-                deliver = partial(answer.set_result, function(*args))
-            except Exception as exc:  # noqa: BLE001  # passed on to the caller
-                deliver = partial(answer.set_exception, exc)
-            with suppress(RuntimeError):  # the event loop has ended meanwhile
-                loop.call_soon_threadsafe(_set_result, answer, deliver)
+                set_outcome = partial(future.set_result, function(*args))
+            except Exception as exc:  # noqa: BLE001  # the caller raises it
+                set_outcome = partial(future.set_exception, exc)
+            with suppress(RuntimeError):  # the event loop may have been closed, and then nobody waits
+                loop.call_soon_threadsafe(_unless_done, future, set_outcome)
 
         self.submit(call)
-        return await answer
+        return await future
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run `call` in the background; its exceptions are ignored.
+        """Run `call` in the thread, without waiting for it. Its exceptions are ignored.
 
         Raises:
             RuntimeError: the thread was stopped.
@@ -53,18 +53,21 @@ class DiskThread:
         self._calls.put(call)
 
     def stop(self) -> None:
-        """Finish all calls and end the thread."""
+        """Wait until all submitted calls have run, and end the thread."""
         self._stopped = True
         if self._thread.ident is not None:
             self._calls.put(None)
             self._thread.join()
 
     def _work(self) -> None:
+        """Run the submitted calls until `stop` puts None into the queue."""
         while (call := self._calls.get()) is not None:
-            with suppress(Exception):  # nobody waits for it, and on a full disk not even a log line can be written
+            # Exceptions are not even logged: the cause may be a full disk, on which the log line could not be written either.
+            with suppress(Exception):
                 call()
 
 
-def _set_result(answer: "asyncio.Future[T]", deliver: Callable[[], None]) -> None:
-    if not answer.done():  # otherwise the caller was cancelled
-        deliver()
+def _unless_done(future: "asyncio.Future[T]", set_outcome: Callable[[], None]) -> None:
+    """Set the outcome of the future, unless it is done because the caller was cancelled."""
+    if not future.done():
+        set_outcome()

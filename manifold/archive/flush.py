@@ -1,4 +1,4 @@
-"""Asks the ingress services to close their open segments, so that an ingest or a query sees everything accepted so far."""
+"""Makes the ingress services close their open segments, so that an ingest or a query sees all messages accepted so far."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,79 +9,98 @@ from urllib.request import Request, urlopen
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
-TIMEOUT_S = 60.0  # a segment of many megabytes may be written first
+TIMEOUT_S = 60.0  # before it responds, a service may have to write segments of many megabytes
 
-Answer = dict[str, Any] | str
+Response = dict[str, Any] | str  # the JSON of a response, or why there is none
 
 
 def flush(settings: Settings) -> bool:
-    """Close every recorder's open segments; returns whether all did. Logs recorders that failed or have no known address."""
-    answers = _ask_all(settings)
-    failures = _failures(answers)
-    problems = [*failures.items(), *(() if failures else _unnamed(settings, answers.values()))]
+    """Close the open segments of all ingress services; return whether all services have closed theirs.
+
+    Services that failed, and recorders whose address is unknown, are logged.
+    """
+    responses = _post_to_all(settings)
+    problems = list(_failures(responses).items())
+    if not problems:
+        problems = list(_recorders_without_address(settings, responses.values()))
     if problems:
-        import structlog  # here, because interactive commands use the other function, and this import is slow
+        import structlog  # imported here because it is slow, and interactive commands do not log
 
         log = structlog.get_logger(__name__)
-        for which, reason in problems:
-            log.warning("flush failed; open segments are ingested later", recorder=which, reason=reason)
+        for recorder, reason in problems:
+            log.warning("flush failed; open segments are ingested later", recorder=recorder, reason=reason)
     return not problems
 
 
 def close_segments(settings: Settings) -> dict[str, str]:
-    """Ask every recorder, even if another one fails; returns the failures by URL."""
-    return _failures(_ask_all(settings))
+    """Close the open segments of all ingress services; return the failures, URL → reason.
+
+    If one service fails, the others are still called.
+    """
+    return _failures(_post_to_all(settings))
 
 
 def close_signal_segments(settings: Settings) -> bool:
-    """Ask only the AMQP service, if there is one; returns whether no signals are left in its journal, as far as is known."""
-    return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals_url_if_leased(settings))
+    """Close the open segments of the AMQP service; return whether it has closed them.
+
+    Returns True if no AMQP service is known to be running.
+    """
+    return all(isinstance(_post(settings, f"{url}/flush"), dict) for url in _signals_url_if_leased(settings))
 
 
-def _failures(answers: dict[str, Answer]) -> dict[str, str]:
-    return {url: answer for url, answer in answers.items() if isinstance(answer, str)}
+def _failures(responses: dict[str, Response]) -> dict[str, str]:
+    return {url: response for url, response in responses.items() if isinstance(response, str)}
 
 
-def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[str, str]]:
-    """Yield recorders that hold a number but were not asked, each with the reason; nothing if an asked one hides its number."""
-    nodes = [answer.get("node") if isinstance(answer, dict) else None for answer in answers]
-    asked = {node for node in nodes if isinstance(node, int)}
+def _recorders_without_address(settings: Settings, responses: Iterable[Response]) -> Iterator[tuple[str, str]]:
+    """Yield the recorders that hold a number but were not called, because the settings lack their address; each with a reason.
+
+    Yields nothing if a called service did not return its number: it may be any of the recorders.
+    """
+    nodes = [response.get("node") if isinstance(response, dict) else None for response in responses]
+    called_nodes = {node for node in nodes if isinstance(node, int)}
     if not all(isinstance(node, int) for node in nodes):
         return
-    from manifold.archive.lease_holders import unqueried_holders  # here, because this import is slow
+    from manifold.archive.lease_holders import unqueried_holders  # imported here because it is slow
 
     try:
-        found = unqueried_holders(settings, asked)
+        holders = unqueried_holders(settings, called_nodes)
     except OSError as exc:
         yield "unknown", f"the archive does not say who holds a number: {exc}"
         return
-    for node, holder in sorted(found.items()):
+    for node, holder in sorted(holders.items()):
         yield f"node={node}", f"{holder.where} holds it, and MANIFOLD_RECORDER_URLS does not name its address"
 
 
-def _ask_all(settings: Settings) -> dict[str, Answer]:
-    """Return each service's reply by URL: a text if it cannot be reached, or has not closed its segments."""
-    return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals_url_if_leased(settings))}
+def _post_to_all(settings: Settings) -> dict[str, Response]:
+    """Call all ingress services; return URL → response."""
+    return {url: _post(settings, f"{url}/flush") for url in (*settings.recorders, *_signals_url_if_leased(settings))}
 
 
 def _signals_url_if_leased(settings: Settings) -> list[str]:
-    """The AMQP service's URL, in a list, if its node number is leased (for some time after a crash, too); else an empty list."""
+    """The URL of the AMQP service as the only element of a list; an empty list if the lease of its number has expired.
+
+    After a crash of the service, its number stays leased for some time. If the archive, which has the leases, is unavailable, the
+    list is empty.
+    """
     if not settings.with_signals:
         return []
-    from manifold.archive.lease_holders import unqueried_holders  # here, because this import is slow
+    from manifold.archive.lease_holders import unqueried_holders  # imported here because it is slow
 
     try:
         all_holders = unqueried_holders(settings, ())
-    except OSError:  # the archive is unreachable: ask only the recorders
+    except OSError:
         return []
     return [settings.signals] if settings.signals_node in all_holders else []
 
 
-def _ask(settings: Settings, url: str) -> Answer:
+def _post(settings: Settings, url: str) -> Response:
+    """The JSON object with which the service responds to a POST request; a text with the reason if the request failed."""
     try:
         request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # settings: http(s)
-            body = json.load(answer)
+        context = web_context(settings, url)
+        with urlopen(request, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  # settings: http(s)
+            body = json.load(response)
     except (OSError, HTTPException) as exc:  # urllib's errors are OSErrors
         return str(exc)
     except ValueError:

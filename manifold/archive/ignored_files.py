@@ -1,14 +1,14 @@
-"""Logs the files in the archive that are neither data nor unfinished, each once."""
+"""Logs ignored files in the archive, which are neither data files nor unfinished; each file once."""
 
 from functools import lru_cache
 
-MAX_NAMED = 10_000  # above this, the oldest is forgotten, and logged again
+MAX_NAMED = 10_000  # files that are remembered as logged; if there are more, the oldest may be logged again
 
 
-@lru_cache(maxsize=MAX_NAMED)
+@lru_cache(maxsize=MAX_NAMED)  # the cache makes repeated calls do nothing
 def name_ignored(url: str, path: str, reason: str) -> None:
-    """Log a file once per process, however often the archive is listed."""
-    import structlog  # here, because listing an archive without problems must not wait for the import
+    """Log an ignored file. Further calls with the same arguments in this process do nothing."""
+    import structlog  # imported here because it is slow, and most archives have no ignored files
 
     structlog.get_logger(__name__).warning("file in the archive ignored", archive=url, path=path, reason=reason)
 

@@ -1,4 +1,4 @@
-"""The folder of a recorder's journal: a lock held by one process, and a name that no copy of the folder shares."""
+"""The folder of a recorder's journal: it is locked by a process, and has a name that differs from the name of every copy."""
 
 import fcntl
 import hashlib
@@ -18,29 +18,31 @@ _NAME_LENGTH = 16
 
 
 class UnusableFolder(Permanent):
-    """The folder cannot be written: waiting does not help."""
+    """This process may not write to the folder. Waiting does not help."""
 
 
 class JournalFolder:
-    """A journal folder on this machine since its boot. While it is held, no other process writes that journal.
+    """The folder of a journal. While a process has locked it, no other process writes to the journal.
 
-    `name` is the same only for successive processes that hold the same lock on the same kernel; `journal` stays the same after a
-    reboot, or if the folder is moved or copied.
+    `name` identifies this folder since the last boot of the machine: two processes have the same name only if they have locked
+    the same folder one after the other, without a reboot in between. `journal` identifies the journal: it also stays the same
+    after a reboot, and if the folder is moved or copied.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.name = self.journal = ""
-        self.epoch = 0  # of the last claim made here; 0: none, or it was released
-        self.after_ms = 0  # the seqs of that claim begin after this millisecond
+        self.name = ""
+        self.journal = ""
+        self.epoch = 0  # the epoch of the last claim from this folder; 0: there is none, or it was released
+        self.after_ms = 0  # `Claim.after_ms` of the last claim from this folder
         self._fd = -1
 
     def lock(self) -> None:
-        """Hold the folder until `unlock`, or until the process ends in any way.
+        """Lock the folder until `unlock` is called or the process ends, and read the state that the last process has left.
 
         Raises:
-            UnusableFolder: this process may not write there.
-            Permanent: another process holds it.
+            UnusableFolder: this process may not write to the folder.
+            Permanent: another process has locked the folder.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -55,40 +57,47 @@ class JournalFolder:
             os.close(fd)
             raise Permanent(f"another recorder works on the journal in {self.folder}; give each a node of its own") from exc
         self._fd = fd
-        left = _read(fd)
-        self.journal = left.get("journal") or uuid.uuid4().hex
-        found = os.fstat(fd)
-        there = f"{_boot()}:{found.st_dev}:{found.st_ino}:{self.journal}"
-        self.name = hashlib.sha256(there.encode()).hexdigest()[:_NAME_LENGTH]
-        if left.get("place") == self.name:
-            self.epoch, self.after_ms = int(left["epoch"]), int(left["after_ms"])
-        if not left:
+        state = _read(fd)
+        self.journal = state.get("journal") or uuid.uuid4().hex
+        stat = os.fstat(fd)
+        identity = f"{_boot_id()}:{stat.st_dev}:{stat.st_ino}:{self.journal}"
+        self.name = hashlib.sha256(identity.encode()).hexdigest()[:_NAME_LENGTH]
+        if state.get("place") == self.name:
+            self.epoch = int(state["epoch"])
+            self.after_ms = int(state["after_ms"])
+        if not state:
             self._write({"journal": self.journal})
 
     @property
     def last_held_ms(self) -> int:
-        """When this folder was last known to hold the number, in Unix ms; 0: never."""
+        """The last instant, in Unix ms, at which a process in this folder held the number; 0: never, or it was released.
+
+        It is stored as the modification time of the lock file.
+        """
         return os.fstat(self._fd).st_mtime_ns // 1_000_000 if self.epoch else 0
 
     def mark_held(self, now_ms: int, epoch: int, after_ms: int) -> None:
-        """Save that this folder holds the number now."""
+        """Save that the process in this folder holds the number at `now_ms`, by the claim with this epoch and `after_ms`."""
         if epoch != self.epoch:
             self._write({"journal": self.journal, "place": self.name, "epoch": epoch, "after_ms": after_ms})
-            self.epoch, self.after_ms = epoch, after_ms
+            self.epoch = epoch
+            self.after_ms = after_ms
         os.utime(self._fd, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
     def forget(self) -> None:
-        """Save that this folder does not hold the number any more."""
+        """Save that the process in this folder no longer holds the number."""
         self._write({"journal": self.journal})
-        self.epoch = self.after_ms = 0
+        self.epoch = 0
+        self.after_ms = 0
 
     def unlock(self) -> None:
-        """Release the folder."""
+        """Unlock the folder."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _write(self, content: dict[str, Any]) -> None:
+        """Replace the content of the lock file, and sync it."""
         wire = json.dumps(content).encode()
         os.pwrite(self._fd, wire, 0)
         os.ftruncate(self._fd, len(wire))
@@ -96,11 +105,11 @@ class JournalFolder:
         sync_folder(self.folder)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """An id that stays the same until the machine is rebooted.
 
-    On systems other than Linux, setting the clock changes it too: the recorder then takes its own last claim for another
-    recorder's and waits until it has expired.
+    On systems other than Linux, it also changes if the clock is set. The recorder then mistakes its own last claim for the claim
+    of another recorder, and waits until that claim has expired.
     """
     try:
         return _BOOT.read_text().strip()
@@ -109,8 +118,9 @@ def _boot() -> str:
 
 
 def _read(fd: int) -> dict[str, Any]:
+    """The content of the lock file; empty if the file is new, or if the process that created it crashed while writing."""
     try:
-        found = json.loads(os.pread(fd, 1 << 12, 0))
-    except ValueError:  # new, or torn while it was new
+        content = json.loads(os.pread(fd, 1 << 12, 0))
+    except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

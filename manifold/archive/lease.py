@@ -1,9 +1,11 @@
-"""The lease of a recorder number: while one process holds it, no other assigns seqs with that number. No clock is trusted.
+"""The lease of a recorder number: while a process holds it, no other process assigns seqs with that number.
 
-A holder writes into its claim the millisecond up to which it will assign seqs, then checks whether another process has claimed
-the number since, and only then assigns them. A process that takes the number over first writes its own claim, then reads the
-former holder's, and begins after it. Under any delay, at least one process sees the other's claim: the newcomer begins later, or
-the holder stops.
+This does not depend on correct clocks. The holder writes into its claim the millisecond up to which it will assign seqs, then
+reads all claims, and assigns these seqs only if no other process has claimed the number. A process that takes over the number
+writes its own claim first, then reads all claims, and assigns only seqs after those in the claim of the former holder.
+
+So whatever the delays, at least one of the two processes sees the claim of the other: the new process begins after the claim of
+the former holder, or the former holder stops.
 """
 
 import asyncio
@@ -20,8 +22,8 @@ from manifold.archive.journal_folder import JournalFolder
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.seq import EPOCH_MS, MAX_COUNTER, SeqSource, seq_of, unix_ms_of, wall_clock_ms
 
-RANGE_MS = 30_000  # span of seqs claimed ahead
-RENEWALS = 3  # per range
+RANGE_MS = 30_000  # a claim covers the seqs of this many ms from now
+RENEWALS_PER_RANGE = 3
 RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -29,11 +31,20 @@ Unavailable = Mapping[Store, Retryable]
 
 
 class Lease:
-    """The lease of one recorder number.
+    """The lease of a recorder number, or of another role that only one process may have.
 
-    `archive` must be available when a folder takes a number for the first time; `others` may be unavailable, unless the number is
-    held. A holder that reaches one of the stores continues. One that reaches none continues until its last claim expires.
-    `what` names another role that only one process may have, and that assigns no seqs; `node` is not used then.
+    To take the lease for the first time in a folder, the archive must be available. To take it while a claim of another process
+    exists, all stores must be available. A holder keeps the lease while any store is available. If no store is available, it
+    keeps the lease until its last claim expires.
+
+    Args:
+        node: the recorder number.
+        place: the locked journal folder of this process.
+        archive: the claims in the archive.
+        others: the claims in other stores.
+        lease_s: how long the holder may continue while no store is available, in seconds.
+        clock_ms: the clock, in Unix ms.
+        what: the name of the role, if the lease is not about a recorder number. Then, `node` is unused and no seqs are assigned.
     """
 
     def __init__(
@@ -47,29 +58,37 @@ class Lease:
         clock_ms: Callable[[], int] = wall_clock_ms,
         what: str = "",
     ) -> None:
-        self.problem: str | None = None
-        self.lost: str | None = None  # set when another process has the number: this one must end
-        self._node, self._place, self._archive, self._stores = node, place, archive, [archive, *others]
+        self.problem: str | None = None  # why the lease cannot be taken or renewed
+        self.lost: str | None = None  # the message about another process that has taken the lease; this process must then end
+        self._node = node
+        self._place = place
+        self._archive = archive
+        self._stores = [archive, *others]
         self._lease_ms = round(lease_s * 1000)
         self._range_ms = min(RANGE_MS, self._lease_ms)
-        self._epoch = self._after_ms = self._until_ms = 0  # of the last claim that a store accepted
-        self._clock_ms, self._what = clock_ms, what
-        self._archive_has_claim = False  # whether the archive has the latest claim
+        # Values of this process's claim.
+        self._epoch = 0
+        self._after_ms = 0
+        self._until_ms = 0  # of the last claim that a store has accepted
+        self._clock_ms = clock_ms
+        self._what = what
+        self._archive_has_claim = False  # whether the archive has the newest claim of this process
         self._seqs = SeqSource(node, clock_ms=clock_ms)
         self._renewing = asyncio.Lock()
 
     @property
     def epoch(self) -> int:
-        """The number of this claim, greater than those of all former holders; 0: nothing was claimed yet."""
+        """The epoch of this process's claim, which is greater than that of every former holder; 0 before the first claim."""
         return self._epoch
 
     async def take(self, last_seq: int) -> SeqSource:
-        """Acquire the lease; returns a source of seqs after `last_seq`, this process's own last one, and former holders' seqs.
+        """Take the lease, and return a source of seqs.
 
-        Waits for a required store that is unavailable; `problem` names it.
+        The source begins after `last_seq`, the last seq that was assigned in this folder, and after the seqs of former holders.
+        If a required store is unavailable, this waits until it is available; meanwhile, `problem` names the store.
 
         Raises:
-            Permanent: another process holds the number.
+            Permanent: another process holds the lease.
         """
         while True:
             try:
@@ -81,24 +100,27 @@ class Lease:
                 return self._seqs
 
     async def wait_until_held(self) -> None:
-        """Wait until a seq may be assigned. Never returns once the lease is lost."""
-        while self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
+        """Wait until the lease permits the next seq, and renew it if necessary. If the lease is lost, this never returns."""
+        while not self._permits_next_seq():
             if self.lost is None:
                 await self._renew()
-            if self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
+            if not self._permits_next_seq():
                 await asyncio.sleep(RETRY_S)
 
+    def _permits_next_seq(self) -> bool:
+        return self.lost is None and max(self._clock_ms(), self._seqs.at_ms) < self._seqs.until_ms
+
     async def renew_until_lost(self) -> None:
-        """Renew until the lease is lost, or until cancelled."""
+        """Renew the lease periodically until it is lost."""
         while self.lost is None:
-            await asyncio.sleep(self._range_ms / RENEWALS / 1000)
+            await asyncio.sleep(self._range_ms / RENEWALS_PER_RANGE / 1000)
             await self._renew()
 
     async def release(self) -> None:
-        """Record the last seq, so that the next holder need not wait. Afterwards no seq is assigned.
+        """Release the lease, so that the next holder need not wait. Afterwards, no seq is assigned.
 
-        Call this once `renew_until_lost` has ended. If the archive is unavailable, the number is kept: this folder can
-        then continue without asking.
+        Call this after `renew_until_lost` has ended. If the archive lacks the newest claim because it was unavailable, the lease
+        is not released, so that the next process in this folder can take it even without the archive.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_has_claim:
@@ -106,10 +128,10 @@ class Lease:
             await self._exchange_claims(self._claim(self._seqs.at_ms, released=True))
 
     async def _take(self, last_seq: int) -> SeqSource:
-        """Read all claims, claim the number with the next epoch, and read again.
+        """Read all claims, claim the lease with the next epoch, and read all claims again.
 
-        Refuses if another journal's claim still runs; waits for the claims of other rivals to expire. If another process claimed
-        in the meantime, withdraws.
+        If the claim of another journal has not expired, `Permanent` is raised. If the claim of a copy of this journal has not
+        expired, this waits until it has. If another process has claimed the lease between the two reads, this claim is withdrawn.
         """
         claims, unavailable = await self._exchange_claims()
         rivals = self._rivals(claims)
@@ -127,49 +149,62 @@ class Lease:
         self._refuse_if_unavailable(unavailable, rivals)
         for other in self._foreign(claims_after):
             if other.epoch >= self._epoch or other not in claims:
-                # Otherwise a restart that reaches no store would assign seqs that the other process takes to be free.
+                # Without this, a restart of this process while no store is available would use the seqs of the withdrawn claim,
+                # which the other process may assign.
                 self._place.forget()
                 await self._exchange_claims(self._claim(self._after_ms, released=True))
                 raise Permanent(self._holder_message(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
         seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
         self._grant(seqs, claim, unavailable)
-        for former in {each.name: each for each in claims if each.name != claim.name}.values():
-            await self._forget(former)
+        former_claims = {former.name: former for former in claims if former.name != claim.name}
+        for former in former_claims.values():
+            await self._remove(former)
         return seqs
 
     def _refuse_if_unavailable(self, unavailable: Unavailable, rivals: Sequence[Claim]) -> None:
-        """Raise Retryable if an unavailable store may hold a claim."""
-        held_lately = self._clock_ms() < self._place.last_held_ms + self._lease_ms
-        if unavailable and (rivals or (self._archive in unavailable and not held_lately)):
+        """Raise `Retryable` if an unavailable store may have a claim that is not among the claims read."""
+        was_held_recently = self._clock_ms() < self._place.last_held_ms + self._lease_ms
+        needs_archive = self._archive in unavailable and not was_held_recently
+        if unavailable and (rivals or needs_archive):
             raise Retryable(_reasons(unavailable))
 
     async def _await_expiry(self, rivals: Sequence[Claim]) -> None:
-        """Wait until the former holders' claims are over, and check that none was renewed. Clocks differ: one range is enough."""
-        left_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
-        await asyncio.sleep(max(0, min(left_ms, self._range_ms)) / 1000)
-        found, unavailable = await self._exchange_claims()
+        """Wait until the claims of the rivals have expired, and check that none was renewed.
+
+        By this clock, a claim may seem to expire much later, because a rival's clock may be ahead. So the wait is limited to one
+        range: within that time, a rival that still runs renews its claim.
+        """
+        remaining_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
+        await asyncio.sleep(max(0, min(remaining_ms, self._range_ms)) / 1000)
+        claims, unavailable = await self._exchange_claims()
         self._refuse_if_unavailable(unavailable, rivals)
-        for other in self._foreign(found):
+        for other in self._foreign(claims):
             if other.released and other not in rivals:
                 raise Retryable("its holder has just ended")
-            if other in self._rivals(found) and other not in rivals:
+            if other in self._rivals(claims) and other not in rivals:
                 raise Permanent(self._holder_message(other))
 
     async def _renew(self) -> None:
+        """Extend the claim to one range from now; set `lost` if another process has claimed the lease."""
         async with self._renewing:
             claim = self._claim(max(self._clock_ms(), self._seqs.at_ms) + self._range_ms)
-            found, unavailable = await self._exchange_claims(claim)
-            newer = [other for other in self._foreign(found) if other.epoch > self._epoch]
+            claims, unavailable = await self._exchange_claims(claim)
+            newer = [other for other in self._foreign(claims) if other.epoch > self._epoch]
             if newer:
-                self.lost, self._archive_has_claim = self._holder_message(newer[0]), True
+                self.lost = self._holder_message(newer[0])
+                self._archive_has_claim = True
                 self._set_problem(self.lost)
             else:
                 self._grant(self._seqs, claim, unavailable)
 
     def _grant(self, seqs: SeqSource, claim: Claim, unavailable: Unavailable) -> None:
-        """Permit the seqs of `claim`: no store that answered has a later claim of another process."""
-        if len(unavailable) < len(self._stores):
+        """Permit the seqs that `claim` covers. No available store has a newer claim of another process.
+
+        If no store is available, only seqs up to the expiry of the last accepted claim are permitted.
+        """
+        is_renewed = len(unavailable) < len(self._stores)
+        if is_renewed:
             self._until_ms = claim.until_ms
             self._place.mark_held(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
             self._set_problem(None)
@@ -180,31 +215,38 @@ class Lease:
             )
         self._archive_has_claim = self._archive not in unavailable
         seqs.until_ms = min(claim.upto_ms, self._until_ms)
-        _metrics.LEASE_RENEWED.set(len(unavailable) < len(self._stores))
+        _metrics.LEASE_RENEWED.set(is_renewed)
 
     def _claim(self, upto_ms: int, *, released: bool = False) -> Claim:
+        """This process's claim with the seqs up to `upto_ms`."""
         where = f"process {os.getpid()} on {socket.gethostname()}, journal {self._place.folder}"
         until_ms = upto_ms if released else max(upto_ms, self._clock_ms() + self._lease_ms)
         return Claim(self._place.name, self._place.journal, where, self._epoch, self._after_ms, upto_ms, until_ms, released)
 
-    def _rivals(self, found: Iterable[Claim]) -> list[Claim]:
-        """The possible holders: the claims with the greatest epoch that are neither released nor made here."""
-        epoch = max((claim.epoch for claim in found), default=0)
-        return [claim for claim in self._foreign(found) if claim.epoch == epoch and not claim.released]
+    def _rivals(self, claims: Iterable[Claim]) -> list[Claim]:
+        """The claims of processes that may hold the lease: claims of other folders with the greatest epoch, not released."""
+        epoch = max((claim.epoch for claim in claims), default=0)
+        return [claim for claim in self._foreign(claims) if claim.epoch == epoch and not claim.released]
 
-    def _foreign(self, found: Iterable[Claim]) -> list[Claim]:
-        return [claim for claim in found if claim.place != self._place.name]
+    def _foreign(self, claims: Iterable[Claim]) -> list[Claim]:
+        """The claims of other folders."""
+        return [claim for claim in claims if claim.place != self._place.name]
 
     def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
-        """The last millisecond for which others may have assigned seqs, as far as `claim` shows."""
+        """The last millisecond in which, according to `claim`, a process outside this folder may have assigned seqs."""
         if claim.place == self._place.name:
-            return claim.after_ms  # later seqs of this folder are in the journal
-        return claim.until_ms if claim in rivals and claim.journal != self._place.journal else claim.upto_ms
+            return claim.after_ms  # seqs that this folder assigned after this are in its journal
+        # A rival with another journal may still be running without reaching any store. It then assigns seqs until its expiry.
+        may_exceed_claim = claim in rivals and claim.journal != self._place.journal
+        return claim.until_ms if may_exceed_claim else claim.upto_ms
 
     async def _exchange_claims(self, claim: Claim | None = None) -> tuple[list[Claim], Unavailable]:
-        """Write `claim` to every store, if given, and read all claims; also returns the errors of unavailable stores."""
+        """Write `claim`, if it is not None, to every store, then read all claims.
 
-        async def ask(store: Store) -> list[Claim] | Retryable:
+        Returns the claims in the available stores, and the errors of the unavailable stores.
+        """
+
+        async def exchange(store: Store) -> list[Claim] | Retryable:
             try:
                 if claim is not None:
                     await store.put(claim)
@@ -212,13 +254,18 @@ class Lease:
             except Retryable as exc:
                 return exc
 
-        answers = await asyncio.gather(*map(ask, self._stores))
-        found = [known for answer in answers if isinstance(answer, list) for known in answer]
-        return found, {
-            store: answer for store, answer in zip(self._stores, answers, strict=True) if isinstance(answer, Retryable)
-        }
+        results = await asyncio.gather(*map(exchange, self._stores))
+        claims: list[Claim] = []
+        unavailable: dict[Store, Retryable] = {}
+        for store, result in zip(self._stores, results, strict=True):
+            if isinstance(result, Retryable):
+                unavailable[store] = result
+            else:
+                claims += result
+        return claims, unavailable
 
-    async def _forget(self, former: Claim) -> None:
+    async def _remove(self, former: Claim) -> None:
+        """Remove the claim of a former holder from all stores; errors are only logged."""
         for store in self._stores:
             try:
                 await store.remove(former)
@@ -226,6 +273,7 @@ class Lease:
                 log.debug("earlier claim to the lease not removed", claim=former.name, holder=former.where, reason=str(exc))
 
     def _holder_message(self, claim: Claim) -> str:
+        """The message to an operator that another process, by `claim`, holds the lease."""
         if self._what:
             return f"{self._what} is {claim.where}; leased until {_instant(claim.until_ms)}"
         return (
@@ -234,14 +282,14 @@ class Lease:
         )
 
     def _set_problem(self, problem: str | None) -> None:
-        """Note what is wrong with the lease, or None; log a new problem."""
+        """Store what is wrong with the lease (None: nothing), and log a new problem."""
         if problem != self.problem and problem is not None:
             log.warning("lease degraded", lease=self._what or f"recorder {self._node}", reason=problem)
         self.problem = problem
 
 
 def _reasons(unavailable: Unavailable) -> str:
-    return "; ".join(str(answer) for answer in unavailable.values())
+    return "; ".join(str(error) for error in unavailable.values())
 
 
 def _instant(unix_ms: int) -> str:

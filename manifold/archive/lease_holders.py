@@ -1,6 +1,7 @@
-"""The holders of recorder numbers, by their claims in the archive: a recorder that was not asked may hold accepted messages.
+"""Finds the holders of recorder numbers by their claims in the archive (`manifold/archive/claims.py`).
 
-Recorders write the claims (`manifold/archive/claims.py`); each says until when its number is held, and whether it was released.
+This shows whether there are recorders that were not called to close their segments: they may have accepted messages in their
+journals.
 """
 
 from collections.abc import Collection
@@ -12,11 +13,11 @@ from pyarrow import fs
 from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 
-FOLDER = "recorders"  # next to the archive's streams, with a folder per number
+FOLDER = "recorders"  # folder in the archive, next to the streams, with a folder per number
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The part of a claim that says who holds the number, and until when (Unix ms)."""
+    """The fields of a claim that tell who holds the number, and until when (Unix ms)."""
 
     where: str
     epoch: int
@@ -25,7 +26,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def unqueried_holders(settings: Settings, asked: Collection[int], now: datetime | None = None) -> dict[int, Holder]:
-    """By number, the recorders that hold one now and are not among those `asked`.
+    """Number → its holder, for all numbers that are held at `now` (default: the present) and are not in `asked`.
 
     Raises:
         OSError: the archive is unavailable.
@@ -39,6 +40,7 @@ def unqueried_holders(settings: Settings, asked: Collection[int], now: datetime 
 
 
 def _holders(settings: Settings) -> dict[int, Holder]:
+    """Number → its newest claim."""
     filesystem, root = open_storage(settings.archive, settings.s3)
     newest: dict[int, Holder] = {}
     for info in filesystem.get_file_info(fs.FileSelector(f"{root}/{FOLDER}", recursive=True, allow_not_found=True)):
@@ -48,7 +50,7 @@ def _holders(settings: Settings) -> dict[int, Holder]:
         try:
             with filesystem.open_input_file(info.path) as file:
                 holder = msgspec.json.decode(file.read(), type=Holder)
-        except (FileNotFoundError, msgspec.MsgspecError):  # removed meanwhile; or not a claim, which its recorder reports
+        except (FileNotFoundError, msgspec.MsgspecError):  # removed after it was listed, or not a claim, which recorders report
             continue
         if holder.epoch >= newest.get(int(node), holder).epoch:
             newest[int(node)] = holder

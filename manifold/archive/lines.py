@@ -1,4 +1,4 @@
-"""JSON Lines in the archive, as written by other programs and by EMQX's object storage sink."""
+"""Decodes JSON Lines files in the archive, which other programs and EMQX's object storage sink write."""
 
 import base64
 from codecs import BOM_UTF8
@@ -15,14 +15,14 @@ from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-LOST = "\ufffd"  # EMQX's replacement for bytes that are not UTF-8
+REPLACEMENT_CHARACTER = "\ufffd"  # EMQX writes it instead of bytes that are not UTF-8
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """The fields of a line of JSON Lines; others are ignored. The last three have the names of EMQX's rules."""
+    """The fields of a line; other fields are ignored. The last three are the names that EMQX's rules use."""
 
     topic: str
     payload: str | None = None
@@ -33,60 +33,64 @@ class Line(msgspec.Struct):
     headers: dict[str, str] | None = None
     applied: bool | None = None
     refused_because: str | None = None
-    publish_received_at: Any = None  # as received_at; used only if that is missing, like timestamp
-    timestamp: Any = None
+    publish_received_at: Any = None  # like received_at; used if received_at is missing
+    timestamp: Any = None  # like received_at; used if received_at and publish_received_at are missing
     pub_props: dict[str, Any] | None = None
 
 
-_decoder, _array = msgspec.json.Decoder(Line), msgspec.json.Decoder(list[msgspec.Raw])
+_line_decoder = msgspec.json.Decoder(Line)
+_array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def from_lines(path: str, content: bytes) -> DecodedFile:
-    """Decode a file of JSON Lines; an invalid line is refused without affecting the others.
+    """Decode a file of JSON Lines. Each line that is not a message becomes a refused row.
 
     Raises:
-        Unreadable: no line is a message, or only some have a seq.
+        Unreadable: no line is a message, or some messages have a seq and others do not.
     """
     rows: list[Row] = []
-    bad: list[Row] = []
+    refused: list[Row] = []
     for number, line in enumerate(lines_of(plain(path, content)), start=1):
         if not line.strip():
             continue
         try:
             rows.append(_row(path, line))
         except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's errors are ValueErrors
-            bad.append(_refused_line(path, number, line, one_line(exc)))
-    if bad and not rows:
-        raise Unreadable(f"no line of it is a message (line 1: {bad[0]['refused_because']})")
-    derived = all(row["seq"] is None for row in rows)
+            refused.append(_refused_line(path, number, line, one_line(exc)))
+    if refused and not rows:
+        raise Unreadable(f"no line of it is a message (line 1: {refused[0]['refused_because']})")
+    without_seq = [row for row in rows if row["seq"] is None]
+    derived = len(without_seq) == len(rows)
     if derived and rows:
-        received = np.array([(row["received_at"] - _UNIX_EPOCH) // timedelta(milliseconds=1) for row in rows], np.int64)
-        for row, seq in zip(rows, derived_seqs(path, received).tolist(), strict=True):
+        received_ms = [(row["received_at"] - _UNIX_EPOCH) // timedelta(milliseconds=1) for row in rows]
+        seqs = derived_seqs(path, np.array(received_ms, np.int64)).tolist()
+        for row, seq in zip(rows, seqs, strict=True):
             row["seq"] = seq
-    elif lacking := [row for row in rows if row["seq"] is None]:
-        raise Unreadable(f"{len(lacking)} of its lines have no seq although others have; give all of them one, or none")
-    for row in bad:
-        row["received_at"] = min((r["received_at"] for r in rows), default=_UNIX_EPOCH)
-    arrays = [pa.array([row.get(field.name) for row in (*rows, *bad)], field.type) for field in SEGMENT_SCHEMA]
+    elif without_seq:
+        raise Unreadable(f"{len(without_seq)} of its lines have no seq although others have; give all of them one, or none")
+    earliest = min((row["received_at"] for row in rows), default=_UNIX_EPOCH)
+    for row in refused:
+        row["received_at"] = earliest
+    arrays = [pa.array([row.get(field.name) for row in (*rows, *refused)], field.type) for field in SEGMENT_SCHEMA]
     return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """Split the text into lines; a JSON array, which some programs write one element a line, into elements."""
+    """Split the text into lines. If the whole text is a JSON array, split it into the elements of the array instead."""
     text = text.removeprefix(BOM_UTF8)
     if text.lstrip().startswith(b"["):
         try:
-            return [bytes(element) for element in _array.decode(text)]
-        except (ValueError, RecursionError):  # not a whole array: each line is parsed by itself
+            return [bytes(element) for element in _array_decoder.decode(text)]
+        except (ValueError, RecursionError):  # the text only begins like an array
             pass
-    return [line.removeprefix(BOM_UTF8) for line in text.splitlines()]  # files with marks may have been joined
+    return [line.removeprefix(BOM_UTF8) for line in text.splitlines()]  # in concatenated files, any line can begin with a BOM
 
 
 def plain(path: str, content: bytes) -> bytes:
-    """Decompress a file of lines, if its name says that it is compressed.
+    """The content of a file, decompressed if the file's name ends in a suffix of `COMPRESSED`.
 
     Raises:
-        Unreadable: it is compressed but incomplete.
+        Unreadable: the compressed data is incomplete or invalid.
     """
     codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
     if codec is None:
@@ -98,14 +102,14 @@ def plain(path: str, content: bytes) -> bytes:
 
 
 def _row(path: str, line: bytes) -> Row:
-    """Decode one line of a JSON segment into a row of the envelope; raises ValueError if a field is wrong or missing."""
-    fields = _decoder.decode(line)
+    """Decode a line into a row with the columns of the envelope; raises `ValueError` if a field is invalid or missing."""
+    fields = _line_decoder.decode(line)
     refused = fields.refused_because
     if fields.payload_base64 is not None:
         payload = base64.b64decode(fields.payload_base64, validate=True)
     elif fields.payload is not None:
         payload = fields.payload.encode("utf-8", "surrogatepass")
-        if LOST in fields.payload and path.startswith(f"{Stream.DATA}/") and refused is None:
+        if REPLACEMENT_CHARACTER in fields.payload and path.startswith(f"{Stream.DATA}/") and refused is None:
             refused = "payload holds U+FFFD, which stands for bytes that were lost; archive it as payload_base64"
     else:
         raise ValueError("payload and payload_base64 are missing; one of them must be there")
@@ -123,35 +127,39 @@ def _row(path: str, line: bytes) -> Row:
 
 
 def _received_at(fields: Line) -> datetime:
-    """The instant of a message, from the first of its three fields that is there, or else from its seq."""
-    given = next((at for at in (fields.received_at, fields.publish_received_at, fields.timestamp) if at is not None), None)
-    if given is None:
+    """The time of receipt: the first of the three fields for it that is present, or else the time in the seq."""
+    candidates = (fields.received_at, fields.publish_received_at, fields.timestamp)
+    value = next((candidate for candidate in candidates if candidate is not None), None)
+    if value is None:
         if fields.seq is None:
             raise ValueError("received_at and seq are missing; one of them must be there")
         return datetime_of(fields.seq)
-    if isinstance(given, str):
-        instant = datetime.fromisoformat(given.upper())  # RFC 3339 allows lower-case t and z
+    if isinstance(value, str):
+        instant = datetime.fromisoformat(value.upper())  # RFC 3339 allows lower-case t and z
         instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        instant = _UNIX_EPOCH + timedelta(milliseconds=given)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        instant = _UNIX_EPOCH + timedelta(milliseconds=value)
     else:
-        raise ValueError(f"{given!r} is not an instant; write ISO 8601, or milliseconds since 1970")
-    if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
-        raise ValueError(f"received_at {given!r} lies outside 2020 to 2089, and no seq can be made of it")
+        raise ValueError(f"{value!r} is not an instant; write ISO 8601, or milliseconds since 1970")
+    fits_into_seq = EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS
+    if fields.seq is None and not fits_into_seq:
+        raise ValueError(f"received_at {value!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)
 
 
 def _headers(fields: Line) -> dict[str, str]:
+    """The headers: the field `headers`, or else the user properties in EMQX's `pub_props`."""
     if fields.headers is not None:
         return fields.headers
     properties = (fields.pub_props or {}).get("User-Property")
     if not isinstance(properties, dict):
         return {}
-    # As in the recorder: drop headers with Manifold's own prefix, which a publisher must not forge.
+    # Headers with Manifold's own prefix are dropped, as in the recorder, so that a publisher cannot forge them.
     return {name: str(value) for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
 
 
 def _refused_line(path: str, number: int, line: bytes, reason: str) -> Row:
+    """The row of a line that is not a message; `received_at` is added later."""
     name = f"{path}:{number}"
     refused = f"line {number} is not a message ({reason})"
     return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": refused}

@@ -1,4 +1,7 @@
-"""Probes a segment without reading all of it: number of messages, range of seqs, and whether the file is a segment."""
+"""Probes segments: the number of messages, the range of seqs, and whether the file is a valid segment.
+
+Most segments are not read as a whole for this.
+"""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,51 +17,52 @@ from manifold.archive.segment import Segment
 from manifold.archive.store import MAX_CONCURRENT_READS, Archive
 from manifold.contracts.archive_files import is_parquet
 
-SMALLEST_FILE = 12  # bytes: two magic words and the length of the footer
+MIN_PARQUET_BYTES = 12  # every Parquet file has at least two magic numbers and the length of its footer
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The number of messages of a segment and the range of their seqs; `problem` where the file is not a segment."""
+    """The result of probing a segment."""
 
-    messages: int = 0
-    first_seq: int | None = None
-    last_seq: int | None = None
-    problem: str | None = None
-    derived: bool = False  # its seqs are derived from its path
+    messages: int = 0  # number of messages
+    first_seq: int | None = None  # lowest seq; None if there are no messages
+    last_seq: int | None = None  # highest seq; None if there are no messages
+    problem: str | None = None  # why the file is not a valid segment; None if it is valid
+    derived: bool = False  # whether the seqs were derived from the path, because the file has none
 
 
 def probe(archive: Archive, segments: Iterable[Segment]) -> list[Probe]:
-    """The probe of each segment, in their order; reads little more than footers and seqs."""
+    """Probe the segments concurrently; return the results in the order of the segments."""
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "probe") as pool:
         return list(pool.map(lambda segment: _probe(archive, segment), segments))
 
 
 def seqs_of(archive: Archive, path: str) -> Sequence[int]:
-    """Read the seqs of one segment, in its order.
+    """The seqs in the file at `path`, in the order of the file.
 
     Raises:
-        Unreadable: it is not a segment.
+        Unreadable: the file is not a valid segment.
     """
     if is_parquet(path):
         with archive.open(path) as file:
             try:
                 return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
-            except Exception:  # noqa: BLE001, S110  # without such a column, or broken: reading the whole file tells
+            except Exception:  # noqa: BLE001, S110  # no column `seq`, or broken: decode the whole file, which derives seqs or raises
                 pass
     return list(map(int, decode(path, archive.read(path)).seqs))
 
 
 def _probe(archive: Archive, segment: Segment) -> Probe:
-    """Read rows and seqs of a segment from its Parquet footer if it has them there; otherwise from the whole segment."""
+    """Probe a segment by its Parquet footer and its column `seq`. If it lacks them, probe the whole segment."""
     if not is_parquet(segment.path):
         return _probe_whole(archive, segment)
-    if segment.size < SMALLEST_FILE:
+    if segment.size < MIN_PARQUET_BYTES:
         return Probe(problem=f"{segment.size} bytes are not a Parquet file")
     with archive.open(segment.path) as file:
         try:
             parquet = pq.ParquetFile(file)
-            schema, rows = parquet.metadata.schema.to_arrow_schema(), parquet.metadata.num_rows
+            schema = parquet.metadata.schema.to_arrow_schema()
+            rows = parquet.metadata.num_rows
             check_columns(schema)
             if rows == 0:
                 return Probe()
@@ -66,41 +70,44 @@ def _probe(archive: Archive, segment: Segment) -> Probe:
                 return Probe(rows, *_seq_range(parquet))
         except Unreadable as exc:
             return Probe(problem=str(exc))
-        except Exception as exc:  # noqa: BLE001  # of whatever the library met in what somebody sent
-            reason = exc
+        except Exception as exc:  # noqa: BLE001  # for an invalid file, the library raises various errors
+            error = exc
         else:
             return _probe_whole(archive, segment)
-    probe = _probe_whole(archive, segment)
-    if probe.problem is None:  # intermittent storage failures must not make a segment look broken
-        raise reason
-    return probe
+    whole = _probe_whole(archive, segment)
+    if whole.problem is None:  # the segment is valid, so the storage has failed
+        raise error
+    return whole
 
 
 def _probe_whole(archive: Archive, segment: Segment) -> Probe:
-    """Probe a segment by its whole content, if it has no usable footer."""
+    """Probe a segment by decoding all of it."""
     try:
         content = decode(segment.path, archive.read(segment.path))
     except Unreadable as exc:
         return Probe(problem=str(exc))
-    seqs = content.seqs
-    first, last = (int(seqs.min()), int(seqs.max())) if len(seqs) else (None, None)
-    return Probe(content.messages.num_rows, first, last, derived=content.derived)
+    rows, seqs = content.messages.num_rows, content.seqs
+    if not len(seqs):
+        return Probe(rows, derived=content.derived)
+    return Probe(rows, int(seqs.min()), int(seqs.max()), derived=content.derived)
 
 
 def _seq_range(parquet: pq.ParquetFile) -> tuple[int, int]:
-    """Smallest and greatest seq of a file that has rows, from the column.
+    """The lowest and the highest seq of a file that has rows, from its column `seq`.
 
-    The footer's statistics would cost less, but PyArrow crashes the process if the footer is damaged at that point.
+    The statistics in the footer could be read faster, but if they are damaged, PyArrow crashes the process.
     """
-    spans, rows = [], 0
+    rows = 0
+    bounds = []
     for batch in parquet.iter_batches(columns=["seq"]):
         if batch.column(0).null_count:
             raise Unreadable("rows without seq")
         rows += batch.num_rows
-        spans.append(pc.min_max(batch.column(0).cast(pa.int64())).as_py())
+        bounds.append(pc.min_max(batch.column(0).cast(pa.int64())).as_py())
     if rows != parquet.metadata.num_rows:
         raise Unreadable(f"its footer counts {parquet.metadata.num_rows} rows, and it has {rows}")
-    first, last = min(span["min"] for span in spans), max(span["max"] for span in spans)
+    first = min(bound["min"] for bound in bounds)
+    last = max(bound["max"] for bound in bounds)
     if first < 0:
         raise Unreadable("a seq is negative")
     return first, last

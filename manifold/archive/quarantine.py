@@ -1,7 +1,8 @@
 """Settles refused messages: replays them after a fix, or drops them. No Spark. `manifold.archive.refusals` reads them.
 
-A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: the message takes the
-place in each vehicle's order that it would have had. The refused row stays; the action is recorded in `quarantine_actions`.
+A replay writes the message to a new segment of the archive, with its original seq. The next ingest and populate process it like
+any other message, so it takes the position in each vehicle's order that it would have had. The message's row in quarantine stays,
+and the action is recorded in `quarantine_actions`.
 """
 
 import json
@@ -33,32 +34,42 @@ class Replayed:
     """A message that was replayed."""
 
     seq: int
-    segment: str
-    will_be_sent: bool  # false: a trigger past its retention, which is recorded but never sent
+    segment: str  # path of the segment with the message
+    will_be_sent: bool  # False for a trigger that is older than the retention: ingest records it, but it is not sent to vehicles
 
 
 def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:
-    """Drop refused messages; returns the seqs, without those settled before. Their rows stay.
+    """Drop refused messages, and return their seqs. Messages that were settled before are left out.
+
+    The rows in quarantine stay.
 
     Raises:
-        Permanent: one of them was never refused; then nothing is dropped.
+        Permanent: a message with one of these seqs was never refused. Nothing was dropped.
     """
-    open_ones = open_among(catalog, seqs)
-    if open_ones:
-        said = {"action": pa.scalar(DROPPED), "at": pa.scalar(now, INSTANT), "note": pa.scalar(note or None, pa.string())}
-        columns = {name: pa.repeat(value, len(open_ones)) for name, value in said.items()}
-        segments = pa.nulls(len(open_ones), pa.string())
-        _note(catalog, pa.table({"seq": pa.array(open_ones, pa.int64()), **columns, "segment": segments}))
-    return open_ones
+    open_seqs = open_among(catalog, seqs)
+    if open_seqs:
+        count = len(open_seqs)
+        actions = pa.table(
+            {
+                "seq": pa.array(open_seqs, pa.int64()),
+                "action": pa.repeat(pa.scalar(DROPPED), count),
+                "at": pa.repeat(pa.scalar(now, INSTANT), count),
+                "note": pa.repeat(pa.scalar(note or None, pa.string()), count),
+                "segment": pa.nulls(count, pa.string()),
+            }
+        )
+        _record_actions(catalog, actions)
+    return open_seqs
 
 
 def replay(
     catalog: Catalog, settings: Settings, seq: int, *, payload: bytes | None = None, note: str = "", now: datetime
 ) -> Replayed:
-    """Write the message into the archive again with its own seq, and with `payload` if given.
+    """Write a refused message to the archive again, with its original seq. `payload` replaces its payload, if it is not None.
 
     Raises:
-        Permanent: it would be refused again, it is a file or a line, or it was replayed before.
+        Permanent: the message was replayed before, ingest would refuse the replay too, or the seq is that of a file or line that
+            could not be read as messages.
     """
     refused = refusal(catalog, seq)
     if refused.state == REPLAYED:
@@ -66,24 +77,28 @@ def replay(
     if seq < 0:
         raise Permanent(f"{refused.topic} is a file or a line of one, not a message; put the corrected file under another path")
     stream = Stream(refused.stream)
-    again = Envelope(seq, refused.received_at, stream, refused.topic, refused.payload if payload is None else payload)
-    if reason := _judge(catalog, settings, again):
+    if payload is None:
+        payload = refused.payload
+    envelope = Envelope(seq, refused.received_at, stream, refused.topic, payload)
+    if reason := _refusal_reason(catalog, settings, envelope):
         raise Permanent(f"seq {seq} would be refused again: {reason}; correct the payload and pass it with --payload FILE")
-    archive, path = Archive(settings.archive, settings.s3), replay_path(stream, seq, node_of(seq), now)
+    archive = Archive(settings.archive, settings.s3)
+    path = replay_path(stream, seq, node_of(seq), now)
     if archive.exists(path):
         raise Permanent(f"{path} is there already: seq {seq} is being replayed; see `manifold quarantine show {seq}`")
-    archive.put(path, to_arrow([again]))
-    said = {"seq": seq, "action": REPLAYED, "at": now, "note": note or None, "segment": path}
-    _note(catalog, pa.Table.from_pylist([said], schema=ACTIONS.arrow_schema))
-    old = stream is Stream.TRIGGER and datetime_of(seq) < now - timedelta(days=settings.retention_days)
-    return Replayed(seq, path, not old)
+    archive.put(path, to_arrow([envelope]))
+    action = {"seq": seq, "action": REPLAYED, "at": now, "note": note or None, "segment": path}
+    _record_actions(catalog, pa.Table.from_pylist([action], schema=ACTIONS.arrow_schema))
+    is_past_retention = datetime_of(seq) < now - timedelta(days=settings.retention_days)
+    return Replayed(seq, path, will_be_sent=stream is not Stream.TRIGGER or not is_past_retention)
 
 
-def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
-    """Why ingest would refuse the message; None if it would not."""
+def _refusal_reason(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
+    """Why ingest would refuse the message; None if ingest would accept it."""
     limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
-    rows = (row for batch in parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
-    reason: str | None = next((row["reason"] for row in rows if row["reason"] is not None), None)
+    batches = parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits)
+    reasons = [row["reason"] for batch in batches for row in batch.to_pylist()]
+    reason: str | None = next((reason for reason in reasons if reason is not None), None)
     data_id = data_id_of(envelope.topic)
     if reason is None and envelope.stream is Stream.DATA and data_id is not None:
         stored = read_payload(catalog, data_id)
@@ -92,13 +107,14 @@ def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | No
     return reason
 
 
-def _note(catalog: Catalog, rows: pa.Table) -> None:
+def _record_actions(catalog: Catalog, rows: pa.Table) -> None:
+    """Append rows to `quarantine_actions`; create the table if it does not exist."""
     ensure_tables(catalog)
     append_rows(catalog, ACTIONS, rows.select(ACTIONS.arrow_schema.names).cast(ACTIONS.arrow_schema), {})
 
 
 def readable(payload: bytes) -> str:
-    """Format a payload for people: indented JSON, text, or its length."""
+    """Format a payload for people: indented if it is JSON, unchanged if it is other text; otherwise, only its length."""
     try:
         return json.dumps(json.loads(payload), indent=1, ensure_ascii=False)
     except (ValueError, RecursionError):

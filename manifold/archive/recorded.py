@@ -1,4 +1,4 @@
-"""Writes and reads the segments of recorders: each message once, each segment named after its first seq."""
+"""Writes and reads the segments of recorders. Each message is in one segment only; a segment is named after its first seq."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -24,30 +24,34 @@ log = structlog.get_logger(__name__)
 
 
 class RecordedSegments:
-    """The segments of recorders in an archive. Every method blocks: call it in a thread.
+    """The segments of recorders in an archive. Every method blocks, so an event loop must call it in a thread.
 
     Raises:
-        OSError: from every method, if the storage is unavailable or refuses.
+        OSError: from every method, if the storage is unavailable or denies access.
     """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
-        """Write the envelopes that no segment has yet, by stream and hour; return the paths of all segments that have them."""
+        """Write the envelopes to segments, one per stream and hour; return the paths of all segments that contain the envelopes.
+
+        Segments may exist already, from an earlier attempt that was interrupted. They are not changed; envelopes that they lack
+        are written to further segments.
+        """
         ordered = sorted(envelopes, key=lambda e: (e.stream, e.seq))
         paths = []
         for (stream, _), group in groupby(ordered, key=lambda e: (e.stream, _hour(e))):
-            rest = list(group)
-            while rest:
-                path = segment_path(stream, rest[0].seq, node)
-                known = self._seqs(path)
-                if not known:
-                    self._archive.put(path, to_arrow(rest))
+            remaining = list(group)
+            while remaining:
+                path = segment_path(stream, remaining[0].seq, node)
+                archived_seqs = self._seqs(path)
+                if not archived_seqs:
+                    self._archive.put(path, to_arrow(remaining))
                     _metrics.SEGMENTS.labels(stream.value).inc()
-                    known = {envelope.seq for envelope in rest}
+                    archived_seqs = {envelope.seq for envelope in remaining}
                 paths.append(path)
-                rest = [envelope for envelope in rest if envelope.seq not in known]  # an existing segment may lack some
+                remaining = [envelope for envelope in remaining if envelope.seq not in archived_seqs]
         return paths
 
     def read(self, path: str) -> list[Envelope]:
@@ -59,36 +63,40 @@ class RecordedSegments:
         return from_arrow(decode(path, self._archive.read(path)).messages)
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
-        """Yield envelopes with seq ≥ `since_seq`, segment by segment, oldest first; of one recorder, or of all."""
+        """Yield the envelopes with seq ≥ `since_seq`, segment by segment, oldest segment first.
+
+        With `node`, only the segments of this recorder are read.
+        """
         for path in self._segments_since(stream, since_seq, node):
-            for envelope in self._readable(path):
+            for envelope in self._read_or_skip(path):
                 if envelope.seq >= since_seq:
                     yield envelope
 
     def latest(self, stream: Stream, node: int, count: int) -> list[Envelope]:
-        """Up to `count` messages in seq order: this recorder's last ones on the last two days of the stream."""
-        days = self._days(stream, "")[-2:]
-        paths = sorted((path for day in days for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first)
-        found: list[list[Envelope]] = []
-        while paths and sum(map(len, found)) < count:
-            found.append(self._readable(paths.pop()))
-        return [envelope for segment in reversed(found) for envelope in segment][-count:]
+        """The last `count` messages of this recorder, in seq order; only messages of the stream's last two days."""
+        paths = [path for day in self._days(stream)[-2:] for path in self._paths(f"{stream}/{day}", node)]
+        paths.sort(key=_first_seq)
+        envelopes: list[Envelope] = []
+        while paths and len(envelopes) < count:
+            envelopes = self._read_or_skip(paths.pop()) + envelopes
+        return envelopes[-count:]
 
     def last_seq(self, node: int) -> int:
-        """This recorder's greatest seq in the archive; 0 if there is none."""
+        """The greatest seq of this recorder in the archive; 0 if there is none."""
         return max((self._last_seq(stream, node) for stream in Stream), default=0)
 
     def _last_seq(self, stream: Stream, node: int) -> int:
-        for day in reversed(self._days(stream, "")):
-            for path in sorted((path for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first, reverse=True):
+        """The greatest seq in the newest segment of this recorder and stream that has any; 0 if there is none."""
+        for day in reversed(self._days(stream)):
+            for path in sorted(self._paths(f"{stream}/{day}", node), key=_first_seq, reverse=True):
                 with suppress(Unreadable):
-                    mine = [seq for seq in seqs_of(self._archive, path) if node_of(seq) == node]
-                    if mine:
-                        return max(mine)
+                    own_seqs = [seq for seq in seqs_of(self._archive, path) if node_of(seq) == node]
+                    if own_seqs:
+                        return max(own_seqs)
         return 0
 
-    def _readable(self, path: str) -> list[Envelope]:
-        """The envelopes of a file that others may have put there; none if the file is not a segment."""
+    def _read_or_skip(self, path: str) -> list[Envelope]:
+        """The envelopes of a segment; empty if the file is not a valid segment, because another program may have written it."""
         try:
             return self.read(path)
         except Unreadable as exc:
@@ -96,18 +104,24 @@ class RecordedSegments:
             return []
 
     def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:
+        """Paths of the segments that may contain seqs ≥ `since_seq`, oldest first."""
         first_hour = hour_folder(stream, datetime_of(since_seq))
-        days = self._days(stream, f"dt={datetime_of(since_seq):%Y-%m-%d}")
-        paths = [path for day in days for path in self._list(f"{stream}/{day}") if path > first_hour]
-        return sorted((path for path in paths if node is None or _node(path) == node), key=_first)
+        first_day = f"dt={datetime_of(since_seq):%Y-%m-%d}"
+        days = [day for day in self._days(stream) if day >= first_day]
+        paths = [path for day in days for path in self._paths(f"{stream}/{day}", node) if path > first_hour]
+        return sorted(paths, key=_first_seq)
 
-    def _days(self, stream: Stream, first: str) -> list[str]:
-        return sorted(day for day in self._archive.days(stream) if day >= first)
+    def _days(self, stream: Stream) -> list[str]:
+        """The names of the stream's day folders, oldest first."""
+        return sorted(self._archive.days(stream))
 
-    def _list(self, folder: str) -> list[str]:
-        return [segment.path for segment in self._archive.listed(folder) if _NAME.search(segment.path)]
+    def _paths(self, folder: str, node: int | None) -> list[str]:
+        """Paths of the segments of this recorder (None: of all recorders) in the folder and below."""
+        paths = [segment.path for segment in self._archive.listed(folder) if _NAME.search(segment.path)]
+        return [path for path in paths if node is None or _node(path) == node]
 
     def _seqs(self, path: str) -> set[int]:
+        """The seqs in the segment; empty if it does not exist."""
         if not self._archive.exists(path):
             return set()
         with self._archive.open(path) as file:
@@ -115,15 +129,16 @@ class RecordedSegments:
 
 
 def seq_ago(seq: int, seconds: float) -> int:
-    """The smallest seq that could be assigned `seconds` before `seq` was."""
+    """The smallest seq that a recorder could assign at the instant `seconds` before `seq` was assigned."""
     return first_seq_at(datetime_of(seq) - timedelta(seconds=seconds))
 
 
 def _hour(envelope: Envelope) -> int:
+    """The hour in the envelope's seq, as a number of hours since 1970."""
     return unix_ms_of(envelope.seq) // _HOUR_MS
 
 
-def _first(path: str) -> int:
+def _first_seq(path: str) -> int:
     match = _NAME.search(path)
     return int(match["first"]) if match else 0
 

@@ -1,4 +1,4 @@
-"""Journal records, framed and checksummed: messages, and annotations with the result of enqueueing them."""
+"""Journal records, each with its length and a checksum: messages, and annotations with the results of enqueueing messages."""
 
 import struct
 import zlib
@@ -17,10 +17,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
-    """An envelope as it arrived."""
+    """A message as it was received."""
 
     seq: int
-    received_us: int  # since 1970-01-01 UTC
+    received_us: int  # microseconds since 1970-01-01 UTC
     stream: str
     topic: str
     payload: bytes
@@ -30,11 +30,11 @@ class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
 
 
 class Annotation(msgspec.Struct, tag="n", array_like=True, frozen=True):
-    """The result of enqueueing a message; a later annotation replaces an earlier one."""
+    """The result of enqueueing a message. A later annotation of the same message replaces an earlier one."""
 
     seq: int
-    applied: bool
-    duplicate_of: int | None = None
+    applied: bool  # whether the message has changed the queues
+    duplicate_of: int | None = None  # seq of the message of which this message is a duplicate
     refused_because: str | None = None
 
 
@@ -43,14 +43,17 @@ class JournalContent:
     """The readable content of a journal file."""
 
     messages: list[JournalRecord] = field(default_factory=list)
-    annotations: dict[int, Annotation] = field(default_factory=dict)
-    length: int = 0  # bytes of complete records; bytes after them were never acknowledged
+    annotations: dict[int, Annotation] = field(default_factory=dict)  # seq → newest annotation
+    length: int = 0  # total length of the complete records in bytes; messages after them were never acknowledged
 
     def envelopes(self, annotations: dict[int, Annotation] | None = None) -> list[Envelope]:
-        """Return each message once, in seq order, with annotations applied; `annotations` adds to those in the file."""
-        known = self.annotations | (annotations or {})
-        once = {message.seq: message for message in self.messages}
-        return [to_envelope(once[seq], known.get(seq)) for seq in sorted(once)]
+        """Return each message once, in seq order, with its annotation applied.
+
+        Annotations in `annotations` take precedence over those in the file.
+        """
+        all_annotations = self.annotations | (annotations or {})
+        by_seq = {message.seq: message for message in self.messages}
+        return [to_envelope(by_seq[seq], all_annotations.get(seq)) for seq in sorted(by_seq)]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -58,25 +61,25 @@ _decoder = msgspec.msgpack.Decoder(JournalRecord | Annotation)
 
 
 def frame(record: JournalRecord | Annotation) -> bytes:
-    """Encode one record as its bytes on disk."""
+    """Encode a record for the file: its length, its checksum and its content."""
     body = _encoder.encode(record)
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
 def frames(envelopes: Iterable[Envelope]) -> bytes:
-    """Encode the messages of these envelopes, one record after the other."""
+    """Encode the envelopes as a sequence of records."""
     return b"".join(frame(to_record(envelope)) for envelope in envelopes)
 
 
 def scan(raw: bytes) -> JournalContent:
-    """Decode every complete record from the start of `raw` up to the first torn or damaged one."""
+    """Decode the records from the start of `raw` up to the first incomplete or damaged record."""
     content = JournalContent()
     view = memoryview(raw)
     while content.length + _FRAME.size <= len(raw):
         length, checksum = _FRAME.unpack_from(raw, content.length)
         start = content.length + _FRAME.size
         body = view[start : start + length]
-        # A zero length has a zero checksum: a file that a crash left full of zeros must not look like records.
+        # After a crash, a file may end in zeros, which look like records of length 0 with a valid checksum. So 0 is invalid.
         if length == 0 or len(body) < length or zlib.crc32(body) != checksum:
             break
         try:
@@ -97,7 +100,7 @@ def read_journal(path: Path) -> JournalContent:
 
 
 def to_record(envelope: Envelope) -> JournalRecord:
-    """Convert an envelope to a record; `applied` is in the annotation."""
+    """Convert an envelope to a record. A record lacks `applied`, which is in the annotation."""
     return JournalRecord(
         envelope.seq,
         (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,
@@ -112,9 +115,12 @@ def to_record(envelope: Envelope) -> JournalRecord:
 
 def to_envelope(message: JournalRecord, annotation: Annotation | None = None) -> Envelope:
     """Convert a record to an envelope and apply `annotation`."""
-    headers, refused, applied = message.headers, message.refused_because, False
+    headers = message.headers
+    refused_because = message.refused_because
+    applied = False
     if annotation is not None:
-        refused, applied = refused or annotation.refused_because, annotation.applied
+        refused_because = refused_because or annotation.refused_because
+        applied = annotation.applied
         if annotation.duplicate_of is not None:
             headers = headers | {DUPLICATE_OF: str(annotation.duplicate_of)}
     return Envelope(
@@ -126,5 +132,5 @@ def to_envelope(message: JournalRecord, annotation: Annotation | None = None) ->
         message.qos,
         headers,
         applied,
-        refused,
+        refused_because,
     )

@@ -1,4 +1,4 @@
-"""Recovers what an earlier process left in journal and archive."""
+"""Determines the last seq that earlier processes have assigned, from the state file, the journal and the archive."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,20 @@ Recovered = Sequence[tuple[JournalFile, JournalContent]]
 log = structlog.get_logger(__name__)
 
 
-def last_seq(remembered: int, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
-    """The greatest seq known to be assigned by this node; `remembered` is the one in its own state."""
-    journaled = max((file.last_seq for file, _ in recovered), default=0)
+def last_seq(state_seq: int, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
+    """The greatest seq that this recorder is known to have assigned.
+
+    Args:
+        state_seq: the last seq in the state file.
+        recovered: the recovered files of the journal.
+        archive: the segments in the archive. If it is unavailable, only the state and the journal count; they suffice unless the
+            disk is new.
+        node: the number of the recorder.
+    """
+    journal_seq = max((file.last_seq for file, _ in recovered), default=0)
     try:
-        archived = archive.last_seq(node)
-    except (OSError, pa.ArrowException) as exc:  # the state has it too, unless the disk is new
+        archive_seq = archive.last_seq(node)
+    except (OSError, pa.ArrowException) as exc:
         log.warning("archive unreadable; its last seq is taken from the state and the journal", reason=str(exc))
-        archived = 0
-    return max(remembered, journaled, archived)
+        archive_seq = 0
+    return max(state_seq, journal_seq, archive_seq)

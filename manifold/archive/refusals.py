@@ -1,7 +1,8 @@
-"""Reads refused messages: pages of them, newest first, or one with its payload. No Spark.
+"""Reads refused messages from quarantine: pages of them, newest first, or a single message with its payload. No Spark.
 
-A platform that publishes invalid messages for a night leaves millions of rows, and dropping them all at once adds as many more.
-Both tables are read in pieces: memory holds only the rows of a page, and eight bytes per settled message.
+If a platform publishes invalid messages for a night, quarantine gets millions of rows, and if all of them are dropped at once,
+`quarantine_actions` gets as many. So both tables are read in pieces: only the rows of a page, and eight bytes per settled
+message, are in memory at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -25,17 +26,17 @@ from manifold.lake.compat import stream_batches
 from manifold.lake.reads import rows_of
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
-BRIEF = ("seq", "received_at", "stream", "topic", "reason")
+COLUMNS = ("seq", "received_at", "stream", "topic", "reason")  # all columns of quarantine that a page needs
 NEWEST_FIRST = [("received_at", "descending"), ("seq", "descending")]
-NEVER = "no refused message has seq %s; `manifold quarantine ls --all` lists them"
-SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in BRIEF])
+NOT_REFUSED = "no refused message has seq %s; `manifold quarantine ls --all` lists them"
+SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in COLUMNS])
 
 Cursor = tuple[datetime, int]  # position in the list: time of receipt and seq
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One refused message and its state."""
+    """A refused message and its state."""
 
     seq: int
     received_at: datetime
@@ -45,33 +46,33 @@ class Refusal:
     state: str = OPEN
     settled_at: datetime | None = None
     note: str | None = None
-    segment: str | None = None  # of a replay: the segment with the message
-    payload: bytes = b""  # only for a single refusal
+    segment: str | None = None  # path of the segment with the replayed message
+    payload: bytes = b""  # empty in a page; only `refusal` reads it
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor of the page after this refusal."""
+        """The cursor for the page that follows this refusal."""
         return self.received_at, self.seq
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalFilter:
-    """Selects refusals: of one stream, since an instant (UTC), with a text in the reason (in any case); `settled` ones too."""
+    """Selects refusals that meet all of these conditions."""
 
-    stream: str | None = None
-    since: datetime | None = None
-    matching: str = ""
-    settled: bool = False
+    stream: str | None = None  # None: all streams
+    since: datetime | None = None  # received at or after this instant (UTC); None: at any time
+    matching: str = ""  # a text that the reason contains, in upper or lower case
+    settled: bool = False  # whether settled messages are included
 
     @property
     def filter(self) -> BooleanExpression:
-        """The part of the filter that prunes files and row groups."""
-        wanted: BooleanExpression = AlwaysTrue()
+        """The conditions by which Iceberg can prune files and row groups: stream and time."""
+        row_filter: BooleanExpression = AlwaysTrue()
         if self.stream is not None:
-            wanted = And(wanted, where(EqualTo, "stream", self.stream))
+            row_filter = And(row_filter, where(EqualTo, "stream", self.stream))
         if self.since is not None:
-            wanted = And(wanted, where(GreaterThanOrEqual, "received_at", self.since))
-        return wanted
+            row_filter = And(row_filter, where(GreaterThanOrEqual, "received_at", self.since))
+        return row_filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,121 +80,144 @@ class Page:
     """A page of refusals, newest first."""
 
     refusals: list[Refusal]
-    total: int  # all that match, on any page
-    more: bool  # whether there are older ones
+    total: int  # number of matching refusals on all pages
+    more: bool  # whether there are older matching refusals
 
 
-def page(catalog: Catalog, asked: RefusalFilter, *, limit: int, before: Cursor | None = None) -> Page:
-    """Read the newest `limit` matching refusals `before` a cursor."""
-    newest, total, left = SCHEMA.empty_table(), 0, 0
-    for rows in _pieces(catalog, asked, _settled(catalog)):
+def page(catalog: Catalog, selection: RefusalFilter, *, limit: int, before: Cursor | None = None) -> Page:
+    """Read the newest `limit` matching refusals that are older than the cursor `before` (None: the newest of all)."""
+    newest = SCHEMA.empty_table()
+    total = 0  # matching refusals
+    total_before = 0  # matching refusals that are older than the cursor
+    for rows in _pieces(catalog, selection, _settled_seqs(catalog)):
         total += rows.num_rows
         older = rows if before is None else rows.filter(_is_before(rows, before))
-        left += older.num_rows
-        some = pa.concat_tables([newest, older])
-        newest = some.take(pc.select_k_unstable(some, k=limit, sort_keys=NEWEST_FIRST))
-    actions = _actions(catalog, newest["seq"].to_pylist()) if asked.settled else {}
-    return Page([_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()], total, left > limit)
+        total_before += older.num_rows
+        candidates = pa.concat_tables([newest, older])
+        newest = candidates.take(pc.select_k_unstable(candidates, k=limit, sort_keys=NEWEST_FIRST))
+    actions = _last_actions(catalog, newest["seq"].to_pylist()) if selection.settled else {}
+    refusals = [_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()]
+    return Page(refusals, total, more=total_before > limit)
 
 
-def seqs(catalog: Catalog, asked: RefusalFilter) -> list[int]:
-    """The seqs of all matching refusals, in order."""
-    found = _joined(_pieces(catalog, asked, _settled(catalog)))
-    return found.sort().to_pylist()  # type: ignore[no-any-return]
+def seqs(catalog: Catalog, selection: RefusalFilter) -> list[int]:
+    """The seqs of all matching refusals, in ascending order."""
+    matching = _concat_seqs(_pieces(catalog, selection, _settled_seqs(catalog)))
+    return matching.sort().to_pylist()  # type: ignore[no-any-return]
 
 
 def refusal(catalog: Catalog, seq: int) -> Refusal:
-    """Read one refusal with its payload.
+    """Read a refusal with its payload.
 
     Raises:
         Permanent: no message with this seq was refused.
     """
-    rows = rows_of(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*BRIEF, "payload"))
+    rows = rows_of(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*COLUMNS, "payload"))
     if not rows:
-        raise Permanent(NEVER % seq)
-    return replace(_refusal(rows[-1], _actions(catalog, [seq]).get(seq)), payload=rows[-1]["payload"])
+        raise Permanent(NOT_REFUSED % seq)
+    row = rows[-1]
+    action = _last_actions(catalog, [seq]).get(seq)
+    return replace(_refusal(row, action), payload=row["payload"])
 
 
-def open_among(catalog: Catalog, among: Collection[int]) -> list[int]:
-    """Return those of `among` that are not settled yet, each once, in the order given. One pass, however many there are.
+def open_among(catalog: Catalog, candidates: Collection[int]) -> list[int]:
+    """Return the seqs of `candidates` whose messages are not settled yet, each once, in the order of `candidates`.
+
+    Each of the two tables is read only once, whatever the number of seqs.
 
     Raises:
-        Permanent: no message with one of these seqs was refused.
+        Permanent: the message with one of these seqs was never refused.
     """
-    if beyond := [seq for seq in among if not -MAX_SEQ <= seq <= MAX_SEQ]:
-        raise Permanent(NEVER % beyond[0])
-    asked = pa.array(list(dict.fromkeys(among)), pa.int64())
-    if not len(asked):
+    if impossible := [seq for seq in candidates if not -MAX_SEQ <= seq <= MAX_SEQ]:
+        raise Permanent(NOT_REFUSED % impossible[0])
+    distinct = pa.array(list(dict.fromkeys(candidates)), pa.int64())
+    if not len(distinct):
         return []
-    span = pc.min_max(asked).as_py()
-    between = And(where(GreaterThanOrEqual, "seq", span["min"]), where(LessThanOrEqual, "seq", span["max"]))
-    refused = _seqs_in(catalog, QUARANTINE, between)
-    if len(never := asked.filter(pc.invert(pc.is_in(asked, refused)))):
-        raise Permanent(NEVER % never[0].as_py())
-    return asked.filter(pc.invert(pc.is_in(asked, _settled(catalog)))).to_pylist()  # type: ignore[no-any-return]
+    bounds = pc.min_max(distinct).as_py()
+    is_in_range = And(where(GreaterThanOrEqual, "seq", bounds["min"]), where(LessThanOrEqual, "seq", bounds["max"]))
+    refused = _seqs_in(catalog, QUARANTINE, is_in_range)
+    unknown = distinct.filter(pc.invert(pc.is_in(distinct, refused)))
+    if len(unknown):
+        raise Permanent(NOT_REFUSED % unknown[0].as_py())
+    is_settled = pc.is_in(distinct, _settled_seqs(catalog))
+    return distinct.filter(pc.invert(is_settled)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _pieces(catalog: Catalog, asked: RefusalFilter, acted: pa.Array) -> Iterator[pa.Table]:
-    """Yield the matching rows, each seq once, though a replay refused again has a second row. `acted`: seqs of settled ones."""
-    seen = np.zeros(len(acted), np.bool_)
-    for rows in _batches(catalog, QUARANTINE, BRIEF, asked.filter):
-        found = rows.filter(pc.match_substring(rows["reason"], asked.matching, ignore_case=True)) if asked.matching else rows
-        is_settled = pc.is_in(found["seq"], acted)
-        yield found.filter(pc.invert(is_settled))
-        if not asked.settled:
+def _pieces(catalog: Catalog, selection: RefusalFilter, settled_seqs: pa.Array) -> Iterator[pa.Table]:
+    """Yield the matching rows of quarantine, with each settled seq only once.
+
+    A settled message can have several rows, because a replay may be refused again.
+
+    Args:
+        catalog: the lake's catalog.
+        selection: the conditions.
+        settled_seqs: the seqs of all settled messages, each once.
+    """
+    was_yielded = np.zeros(len(settled_seqs), np.bool_)  # by index in `settled_seqs`
+    for rows in _batches(catalog, QUARANTINE, COLUMNS, selection.filter):
+        matching = rows
+        if selection.matching:
+            matching = rows.filter(pc.match_substring(rows["reason"], selection.matching, ignore_case=True))
+        is_settled = pc.is_in(matching["seq"], settled_seqs)
+        yield matching.filter(pc.invert(is_settled))
+        if not selection.settled:
             continue
-        settled = found.filter(is_settled)
-        of_acted, places = np.unique(pc.index_in(settled["seq"], acted).to_numpy(), return_index=True)
-        yield settled.take(pa.array(places[~seen[of_acted]]))
-        seen[of_acted] = True
+        settled = matching.filter(is_settled)
+        index_of_seq = pc.index_in(settled["seq"], settled_seqs).to_numpy()
+        indices, first_rows = np.unique(index_of_seq, return_index=True)
+        yield settled.take(pa.array(first_rows[~was_yielded[indices]]))
+        was_yielded[indices] = True
 
 
-def _batches(catalog: Catalog, of: Table, columns: tuple[str, ...], wanted: BooleanExpression) -> Iterator[pa.Table]:
+def _batches(catalog: Catalog, definition: Table, columns: tuple[str, ...], row_filter: BooleanExpression) -> Iterator[pa.Table]:
     """Yield these columns of the matching rows, file by file, in the batches of the file reader.
 
-    PyIceberg's own batch reader reads all files ahead.
+    PyIceberg's own batch reader is not used, because it reads all files into memory in advance.
     """
     try:
-        table = catalog.load_table(of.identifier)
+        table = catalog.load_table(definition.identifier)
     except NoSuchTableError:  # nothing has been ingested yet
         return
-    schema = pa.schema([of.arrow_schema.field(name) for name in columns])
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), wanted)
-    for task in table.scan(wanted).plan_files():
+    schema = pa.schema([definition.arrow_schema.field(name) for name in columns])
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), row_filter)
+    for task in table.scan(row_filter).plan_files():
         for batch in stream_batches(scan, table.io, task):
             yield pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
 
 
 def _is_before(rows: pa.Table, cursor: Cursor) -> pa.ChunkedArray:
+    """A boolean per row: whether the row comes after the cursor in a list that begins with the newest row."""
     received_at, seq = cursor
-    at = pa.scalar(received_at, SCHEMA.field("received_at").type)
-    same = pc.and_(pc.equal(rows["received_at"], at), pc.less(rows["seq"], seq))
-    return pc.or_(pc.less(rows["received_at"], at), same)
+    instant = pa.scalar(received_at, SCHEMA.field("received_at").type)
+    is_older = pc.less(rows["received_at"], instant)
+    has_lower_seq = pc.and_(pc.equal(rows["received_at"], instant), pc.less(rows["seq"], seq))
+    return pc.or_(is_older, has_lower_seq)
 
 
 def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
-    brief = {name: row[name] for name in BRIEF}
+    """The refusal in a row of quarantine, with the last action on it (None: it is open)."""
+    values = {name: row[name] for name in COLUMNS}
     if action is None:
-        return Refusal(**brief)
-    return Refusal(**brief, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
+        return Refusal(**values)
+    return Refusal(**values, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
 
 
-def _settled(catalog: Catalog) -> pa.Array:
+def _settled_seqs(catalog: Catalog) -> pa.Array:
     """The seqs of all settled messages, each once."""
     return pc.unique(_seqs_in(catalog, ACTIONS, AlwaysTrue()))
 
 
-def _seqs_in(catalog: Catalog, table: Table, wanted: BooleanExpression) -> pa.Array:
-    return _joined(_batches(catalog, table, ("seq",), wanted))
+def _seqs_in(catalog: Catalog, table: Table, row_filter: BooleanExpression) -> pa.Array:
+    return _concat_seqs(_batches(catalog, table, ("seq",), row_filter))
 
 
-def _joined(pieces: Iterable[pa.Table]) -> pa.Array:
-    """Concatenate the seqs of all pieces."""
-    chunks = [chunk for rows in pieces for chunk in rows["seq"].chunks]
+def _concat_seqs(tables: Iterable[pa.Table]) -> pa.Array:
+    """The column `seq` of all tables, as a single array."""
+    chunks = [chunk for table in tables for chunk in table["seq"].chunks]
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
 
 
-def _actions(catalog: Catalog, of: list[int]) -> dict[int, dict[str, Any]]:
-    """The last action on each of these messages, by seq."""
-    rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(of))) if of else []
+def _last_actions(catalog: Catalog, seqs: list[int]) -> dict[int, dict[str, Any]]:
+    """Seq → last action on the message, as a row of `quarantine_actions`."""
+    rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(seqs))) if seqs else []
     return {row["seq"]: row for row in sorted(rows, key=lambda row: row["at"])}

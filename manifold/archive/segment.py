@@ -1,4 +1,4 @@
-"""Segments by path: stream, start and writer; and intervals and selections of segments. Pure."""
+"""Segments, with the facts that follow from their paths; intervals and selections of segments. No I/O."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from manifold.contracts.envelope import Stream, hour_folder
 from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
 from manifold.settings import Settings
 
-MAX_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
-AHEAD = timedelta(days=1)  # how far a recorder's clock, by which its segments are named, may be ahead
+MAX_HOURS = 12  # a longer interval is listed day by day instead of hour by hour
+AHEAD = timedelta(days=1)  # how far the clocks of recorders, by which segments are named, may be ahead of the clock of an ingest
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
 _HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 _RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})")
@@ -22,26 +22,26 @@ _REPLAY = ".replay"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """One file of the archive, by its path below the root."""
+    """A data file of the archive."""
 
-    path: str
+    path: str  # below the archive's root
     stream: Stream
     size: int  # bytes
-    modified_at: datetime  # by the storage
+    modified_at: datetime  # according to the storage
 
     @property
     def own_seq(self) -> int:
-        """The quarantine key of a file that is not a segment: negative, so that no message has it, and always the same."""
+        """The seq under which the file is quarantined if it is not a valid segment; see `manifold.archive.content.own_seq`."""
         return own_seq(self.path)
 
     @property
     def began_at(self) -> datetime | None:
-        """When the segment began, by its path; None if the path does not say."""
+        """When the segment began, according to its path; None if the path contains no instant."""
         return began_at(self.path)
 
     @property
     def age(self) -> tuple[datetime, str]:
-        """The sort key of segments: when it began, or when it was stored."""
+        """The sort key of segments, oldest first: when the segment began or, if that is unknown, when it was stored."""
         return self.began_at or self.modified_at, self.path
 
     @property
@@ -51,9 +51,10 @@ class Segment:
 
 
 def claimed_node(path: str, first: int, last: int) -> int | None:
-    """The recorder that alone should have assigned the segment's seqs; None if its name and its first and last seq disagree.
+    """The number of the recorder that, according to the file name, assigned all seqs of the segment.
 
-    `{smallest seq}-{node}.parquet` is the name that recorders use. The seqs in between are checked when the segment is read.
+    Recorders name segments `{first seq}-{node}.parquet`. Returns None if the file has another kind of name, or if the name does
+    not agree with the segment's `first` and `last` seq. The seqs between these two are checked when the segment is read.
     """
     name = _NAME.fullmatch(PurePosixPath(path).name)
     if name is None or int(name[1]) != first:
@@ -63,17 +64,18 @@ def claimed_node(path: str, first: int, last: int) -> int | None:
 
 
 def began_at(path: str) -> datetime | None:
-    """When a segment began (UTC): the first seq or the instant in its file name, or the hour of its folder; None without any.
+    """When a segment began (UTC), according to its path.
 
-    Depends on the path alone, because the segment's row in `ingested_segments` is found by this instant.
+    This is the time in the seq in the file name, else the instant in the file name, else the hour of the folder, else None. It
+    must depend on the path only, because the segment's row in `ingested_segments` is looked up by it.
     """
     name = PurePosixPath(path).name
-    seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(path)
-    if seq and int(seq[1]) <= MAX_SEQ:
-        return datetime_of(int(seq[1]))
-    if instant is not None:
+    recorder_name = _NAME.fullmatch(name)
+    if recorder_name is not None and int(recorder_name[1]) <= MAX_SEQ:
+        return datetime_of(int(recorder_name[1]))
+    if instant := _RFC_3339.search(name):
         text = instant[0]
-    elif hour is not None:
+    elif hour := _HOUR.search(path):
         text = f"{hour[1]}T{hour[2]}:00:00+00:00"
     else:
         return None
@@ -89,18 +91,18 @@ def is_replay(path: str) -> bool:
 
 
 def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
-    """The path of one message's replay: in the hour of the replay, so that scheduled runs find it."""
+    """The path of the segment with a replayed message. It is in the folder of the current hour, which scheduled runs read."""
     return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
 
 
 def day_folder(instant: datetime) -> str:
-    """The folder of the day of `instant` (UTC) below a stream's, as `manifold.contracts.envelope` lays them out."""
-    return f"dt={instant.astimezone(UTC).date().isoformat()}"  # unlike strftime, four digits for every year
+    """The name of the day folder for `instant`, by its day in UTC; the layout is that of `manifold.contracts.envelope`."""
+    return f"dt={instant.astimezone(UTC).date().isoformat()}"  # isoformat, because strftime omits leading zeros of the year
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Segments whose first seq was assigned at or after `start` and before `end` (UTC)."""
+    """Selects the segments that began at or after `start` and before `end`."""
 
     start: datetime
     end: datetime
@@ -113,19 +115,25 @@ class Interval:
             )
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment began in the interval; one without a known start is in none."""
+        """Whether the segment began in the interval. A segment without a known start is in no interval."""
         began_at = segment.began_at
         return began_at is not None and self.start <= began_at < self.end
 
     def folders(self) -> Iterator[str]:
-        """Yield the stream folders that the interval touches: hours, or days for a long interval, since each costs a request."""
-        long = self.end - self.start > timedelta(hours=MAX_HOURS)
-        step = timedelta(days=1) if long else timedelta(hours=1)
-        at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        at = at.replace(hour=0) if long else at
-        for number in range(-((at - self.end) // step)):  # counted: the end of the last step may be past the year 9999
-            begins = at + number * step
-            yield day_folder(begins) if long else f"{day_folder(begins)}/hour={begins:%H}"
+        """Yield the paths, below a stream's folder, of all hour folders that the interval overlaps.
+
+        For an interval longer than `MAX_HOURS`, yield day folders instead, because listing a folder takes a request.
+        """
+        by_day = self.end - self.start > timedelta(hours=MAX_HOURS)
+        step = timedelta(days=1) if by_day else timedelta(hours=1)
+        first = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        if by_day:
+            first = first.replace(hour=0)
+        # The number of steps from `first` to `end`, rounded up. A loop until `end` could exceed the year 9999.
+        step_count = -((first - self.end) // step)
+        for number in range(step_count):
+            start = first + number * step
+            yield day_folder(start) if by_day else f"{day_folder(start)}/hour={start:%H}"
 
 
 def _in_utc(instant: datetime) -> bool:
@@ -137,8 +145,12 @@ def _in_utc(instant: datetime) -> bool:
 
 
 def recent(settings: Settings, now: datetime) -> Interval:
-    """The interval of a scheduled ingest: the last days, not the time since the last run, so that a pause leaves no gap."""
+    """The interval of a scheduled ingest: the last `ingest_window_days` days.
+
+    It does not start at the last run, so that segments which arrive late, or after a pause of the schedule, are found too.
+    """
     return Interval(now - timedelta(days=settings.ingest_window_days), now + AHEAD)
 
 
-Selection = Interval | Sequence[Segment] | None  # of the archive: by interval, these segments, or all
+# A part of the archive: the segments of an interval, a list of segments, or (None) all segments.
+Selection = Interval | Sequence[Segment] | None

@@ -1,4 +1,4 @@
-"""Turns closed journal files into segments, oldest first, and retries while the archive is unwritable."""
+"""Writes ended journal files to the archive as segments, oldest first, and retries while the archive cannot be written."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,34 +11,37 @@ from manifold.archive.journal import Journal, JournalFile
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.records import read_journal
 
-TICK_S = 0.5
+AGE_CHECK_S = 0.5  # interval at which the age of the current journal file is checked
 
 log = structlog.get_logger(__name__)
 
 
 class SegmentWriter:
-    """Writes segments; a journal file is deleted only once all its messages are in the archive.
+    """Writes segments, and deletes a journal file after all its messages are in the archive.
 
-    `on_last_seq` is called in a thread with the greatest seq of a file before the file is deleted.
+    Before a file is deleted, `on_last_seq` is called in a thread with the greatest seq of the file.
     """
 
     def __init__(
         self, journal: Journal, segments: RecordedSegments, on_last_seq: Callable[[int], None], *, node: int, retry_s: float
     ) -> None:
-        self.problem: str | None = None
-        self._journal, self._segments, self._on_last_seq = journal, segments, on_last_seq
-        self._node, self._retry_s = node, retry_s
+        self.problem: str | None = None  # why the archive cannot be written; None: it can be written
+        self._journal = journal
+        self._segments = segments
+        self._on_last_seq = on_last_seq
+        self._node = node
+        self._retry_s = retry_s
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Note that a file may be ready."""
+        """Make `run` check at once whether a journal file can be written as segments."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Write segments until cancelled."""
+        """Write segments until this is cancelled."""
         while True:
             try:
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(AGE_CHECK_S):
                     await self._wake.wait()
             except TimeoutError:
                 self._journal.rotate_if_old()
@@ -49,7 +52,7 @@ class SegmentWriter:
             _metrics.JOURNAL_FILES.set(len(self._journal.files))
 
     async def _seal(self, file: JournalFile) -> bool:
-        """Write a journal file as segments, then remove it; keep it and return False if the archive cannot be written."""
+        """Write a journal file as segments, and delete it. If the archive cannot be written, keep the file and return False."""
         await self._journal.finish_writing(file)
         try:
             segments = await asyncio.to_thread(self._write, file)
@@ -69,6 +72,7 @@ class SegmentWriter:
         return True
 
     def _write(self, file: JournalFile) -> list[str]:
+        """Write the messages of a journal file as segments, and return the paths of the segments. Blocks."""
         content = read_journal(file.path)
         segments = self._segments.seal(content.envelopes(file.annotations), self._node)
         self._on_last_seq(max((message.seq for message in content.messages), default=0))

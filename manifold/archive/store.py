@@ -1,4 +1,4 @@
-"""The archive's storage: lists segments and reads their bytes. Needs no Spark; Spark's workers use it too."""
+"""The archive's storage: lists, reads and writes segments. No Spark, although Spark's workers use it too."""
 
 import os
 import re
@@ -20,32 +20,38 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.storage import AWS, S3
 from manifold.lake.storage import open_storage, write_bytes, write_parquet
 
-MAX_CONCURRENT_READS = 16  # files
-MAX_DAYS = 31  # longer intervals first list which days exist
-SEGMENT_BATCH_SIZE = 20_000  # segments that a walk holds in memory
+MAX_CONCURRENT_READS = 16  # files that are read at the same time
+MAX_DAYS = 31  # for a longer interval, the existing day folders are listed first
+SEGMENT_BATCH_SIZE = 20_000  # once a group of a walk has this many segments, the next day folder begins a new group
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
 class Archive:
-    """An archive below `url`: `file://…` or `s3://…`. Opening it does no I/O; it can be pickled and sent to workers."""
+    """The archive at `url`, which is `file://…` or `s3://…`.
+
+    The constructor does no I/O. The object can be pickled, so that it can be sent to Spark's workers.
+    """
 
     def __init__(self, url: str, s3: S3 = AWS) -> None:
         self.url = url
         self._fs, self._root = open_storage(url, s3)
 
     def segments(self, interval: Interval | None = None) -> list[Segment]:
-        """List all complete segments, or those that began in `interval`, by path. Files named `.…` or `_…` are unfinished.
+        """List the segments that began in `interval` (None: all segments), sorted by path.
+
+        Files whose names begin with a dot or an underscore are unfinished, and are left out.
 
         Raises:
-            Permanent: a file is where the archive has a folder.
+            Permanent: a file is in the place of a folder of the archive.
             Retryable: the storage cannot be read.
         """
         return sorted(segment for group in self.walk(interval) for segment in group)
 
     def walk(self, interval: Interval | None = None, *, newest_first: bool = False) -> Iterator[list[Segment]]:
-        """As `segments`, in groups, each sorted by age: first the files outside of day folders, then day by day.
+        """Yield the same segments as `segments` in groups, because an archive of years has too many for the memory of a process.
 
-        An archive of several years has more segments than a process should hold in memory.
+        The first group has the files outside of day folders. The following groups have the files of one or more days, in the
+        order of days. Within a group, the segments are sorted by age. The raised errors are those of `segments`.
         """
         groups = self._groups(interval, newest_first=newest_first)
         while True:
@@ -61,7 +67,7 @@ class Archive:
             yield sorted(group, key=lambda segment: segment.age, reverse=newest_first)
 
     def listed(self, folder: str) -> Iterator[Segment]:
-        """Yield the segments in a stream's folder and below; or the one at this path.
+        """Yield the segments in this folder of a stream and below; or, if `folder` is the path of a file, this segment.
 
         Raises:
             OSError: the storage failed.
@@ -74,28 +80,33 @@ class Archive:
                 name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
 
     def days(self, stream: Stream) -> list[str]:
-        """The names of a stream's day folders (`dt=2026-03-01`), unordered.
+        """The names of a stream's day folders (such as `dt=2026-03-01`), unordered.
 
         Raises:
             OSError: the storage failed.
         """
-        return [name for name, _ in self._top(stream) if _DAY.fullmatch(name)]
+        return [name for name, _ in self._entries(stream) if _DAY.fullmatch(name)]
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
-        """Return the segments among `paths` that exist."""
+        """Return the segments at these paths, without those that do not exist."""
         with ThreadPoolExecutor(MAX_CONCURRENT_READS, "find") as pool:
-            return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
+            listings = pool.map(lambda path: list(self.listed(path)), paths)
+            return [segment for listing in listings for segment in listing]
 
     def present(self, paths: Iterable[str]) -> set[str]:
-        """Return those of `paths` at which a file exists. Many of one day cost one listing."""
+        """Return the paths at which a segment exists.
+
+        Paths with a folder below the stream's folder are looked up by listing that folder once, so many paths of the same day
+        take only one listing.
+        """
         wanted = set(paths)
-        folders = {"/".join(path.split("/")[:2]) for path in wanted if path.count("/") > 1}
-        listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)} & wanted
-        single = [path for path in wanted if path.count("/") <= 1]
-        return listed | {segment.path for segment in self.find(single)}
+        single = {path for path in wanted if path.count("/") <= 1}
+        folders = {"/".join(path.split("/")[:2]) for path in wanted - single}
+        listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)}
+        return (listed & wanted) | {segment.path for segment in self.find(single)}
 
     def read(self, path: str) -> bytes:
-        """Read the bytes of one file.
+        """Read a file.
 
         Raises:
             OSError: the storage failed, or the file is gone.
@@ -104,7 +115,7 @@ class Archive:
             return bytes(stream.read())
 
     def open(self, path: str) -> pa.NativeFile:
-        """Open one file for random access.
+        """Open a file for random access.
 
         Raises:
             OSError: the storage failed, or the file is gone.
@@ -116,21 +127,23 @@ class Archive:
         return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
 
     def remove(self, path: str) -> None:
-        """Delete one file, if it exists."""
+        """Delete a file, if it exists."""
         if self.exists(path):
             self._fs.delete_file(f"{self._root}/{path}")
 
     def put(self, path: str, table: pa.Table) -> None:
-        """Write a segment under a new path, atomically."""
+        """Write a segment to a new path, atomically."""
         write_parquet(self._fs, self._root, path, table)
 
     def replace(self, path: str, content: pa.Table | bytes) -> None:
-        """Replace a segment's content atomically. Only for an erasure: segments never change otherwise."""
+        """Replace the content of a segment, atomically. Only an erasure may do this: segments never change otherwise."""
         write = write_bytes if isinstance(content, bytes) else write_parquet
         write(self._fs, self._root, path, content)
 
     def _files(self, folder: str) -> Iterator["_File"]:
-        """Yield the file at this path, or all files below it, each by one path: links are skipped, since their target has a path.
+        """Yield the file at this path, or all files below it.
+
+        In a local folder, links are skipped, so that each file is found at one path only.
 
         Raises:
             OSError: the storage failed.
@@ -138,95 +151,107 @@ class Archive:
         if isinstance(self._fs, fs.LocalFileSystem):
             yield from _local_files(self.url, Path(self._root), folder)
             return
-        at = f"{self._root}/{folder}"
-        found = self._fs.get_file_info([at]) if folder.lower().endswith(SUFFIXES) else []
-        if not found or found[0].type == fs.FileType.Directory:  # Spark creates folders with file names
-            found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
-        for info in found:
+        full_path = f"{self._root}/{folder}"
+        infos = self._fs.get_file_info([full_path]) if folder.lower().endswith(SUFFIXES) else []
+        if not infos or infos[0].type == fs.FileType.Directory:  # a folder may have the suffix of a file, such as those of Spark
+            infos = self._fs.get_file_info(fs.FileSelector(full_path, recursive=True, allow_not_found=True))
+        for info in infos:
             if info.type == fs.FileType.File:
                 yield _File(info.path.removeprefix(f"{self._root}/"), info.size, info.mtime.astimezone(UTC))
 
-    def _top(self, stream: Stream) -> Iterator[tuple[str, bool]]:
-        """Yield the names in a stream's folder, and whether each is a folder.
+    def _entries(self, stream: Stream) -> Iterator[tuple[str, bool]]:
+        """Yield the names of the entries in a stream's folder, and whether each is a folder.
 
         Raises:
             OSError: the storage failed.
         """
-        at = f"{self._root}/{stream}"
+        full_path = f"{self._root}/{stream}"
         if not isinstance(self._fs, fs.LocalFileSystem):
-            for info in self._fs.get_file_info(fs.FileSelector(at, allow_not_found=True)):
+            for info in self._fs.get_file_info(fs.FileSelector(full_path, allow_not_found=True)):
                 yield info.base_name, info.type == fs.FileType.Directory
             return
-        if not Path(at).exists():
+        if not Path(full_path).exists():
             return
-        for entry in os.scandir(at):
+        for entry in os.scandir(full_path):
             if _is_usable(self.url, entry, f"{stream}/{entry.name}"):
                 yield entry.name, entry.is_dir()
 
     def _groups(self, interval: Interval | None, *, newest_first: bool) -> Iterator[list[Segment]]:
-        dated, others = self._folders(interval)
-        group: list[Segment] = []
-        for places in (others, *([f"{s}/{folder}" for s in Stream] for folder in sorted(dated, reverse=newest_first))):
-            found = (segment for place in places for segment in self.listed(place))
-            group += [segment for segment in found if interval is None or interval.holds(segment)]
-            if len(group) >= SEGMENT_BATCH_SIZE or (group and places is others):
+        """Yield the segments in the groups of `walk`, unsorted."""
+        dated_folders, other_paths = self._folders(interval)
+        group = self._selected(other_paths, interval)
+        if group:
+            yield group
+        group = []
+        for folder in sorted(dated_folders, reverse=newest_first):
+            group += self._selected([f"{stream}/{folder}" for stream in Stream], interval)
+            if len(group) >= SEGMENT_BATCH_SIZE:
                 yield group
                 group = []
         if group:
             yield group
 
+    def _selected(self, paths: Iterable[str], interval: Interval | None) -> list[Segment]:
+        """The segments at these paths and below that began in the interval."""
+        segments = (segment for path in paths for segment in self.listed(path))
+        return [segment for segment in segments if interval is None or interval.holds(segment)]
+
     def _folders(self, interval: Interval | None) -> tuple[list[str], list[str]]:
-        """The day or hour folders that the interval may touch, and all files and folders with other names."""
-        dated, others = set[str](), []
-        few, first, last = False, "", ""
-        if interval is not None:
-            few = interval.end - interval.start <= timedelta(days=MAX_DAYS)
-            first, last = (day_folder(instant) for instant in (interval.start, interval.end))
-            dated.update(interval.folders() if few else ())
+        """The folders and files in which segments of the interval may be.
+
+        Returns the names of day or hour folders, which all streams have in common, and the paths of all files and folders with
+        other names.
+        """
+        dated: set[str] = set()
+        other_paths: list[str] = []
+        is_short = interval is not None and interval.end - interval.start <= timedelta(days=MAX_DAYS)
+        if interval is not None and is_short:
+            dated.update(interval.folders())
         for stream in Stream:
-            for name, is_folder in self._top(stream):
+            for name, is_folder in self._entries(stream):
                 if not is_folder or not _DAY.fullmatch(name):
-                    others += [f"{stream}/{name}"] if is_finished(name) else []
-                elif interval is None or (not few and first <= name <= last):
+                    if is_finished(name):
+                        other_paths.append(f"{stream}/{name}")
+                elif interval is None or (not is_short and day_folder(interval.start) <= name <= day_folder(interval.end)):
                     dated.add(name)
-        return sorted(dated), others
+        return sorted(dated), other_paths
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    path: str  # below the root
+    path: str  # below the archive's root
     size: int  # bytes
     modified_at: datetime
 
 
 def _local_files(url: str, root: Path, path: str) -> Iterator[_File]:
-    """Yield the file at `path`, or all usable files below it."""
-    at = root / path
-    if at.is_symlink():
+    """Yield the file at `path` (below `root`), or all usable files below it."""
+    full_path = root / path
+    if full_path.is_symlink():
         return
-    if at.is_file():
-        yield _file(path, at.stat())
+    if full_path.is_file():
+        yield _file(path, full_path.stat())
         return
-    folders = [path] if at.is_dir() else []
+    folders = [path] if full_path.is_dir() else []
     while folders:
         folder = folders.pop()
         for entry in sorted(os.scandir(root / folder), key=lambda entry: entry.name):
-            path = f"{folder}/{entry.name}"
-            if not _is_usable(url, entry, path):
+            entry_path = f"{folder}/{entry.name}"
+            if not _is_usable(url, entry, entry_path):
                 continue
             if entry.is_dir():
-                folders.append(path)
+                folders.append(entry_path)
                 continue
-            with suppress(FileNotFoundError):  # gone since it was listed
-                yield _file(path, entry.stat())
+            with suppress(FileNotFoundError):  # the file may have been deleted after it was listed
+                yield _file(entry_path, entry.stat())
 
 
-def _file(path: str, said: os.stat_result) -> _File:
-    return _File(path, said.st_size, datetime.fromtimestamp(said.st_mtime, UTC))
+def _file(path: str, stat: os.stat_result) -> _File:
+    return _File(path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
 
 
 def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
-    """Whether the entry has a name that is text, and is a file or a folder, and no link."""
+    """Whether the entry is a file or folder, not a link, with a name in UTF-8. Other entries are logged as ignored."""
     try:
         entry.name.encode()
     except UnicodeEncodeError:

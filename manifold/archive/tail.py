@@ -1,7 +1,7 @@
-"""Shows others what a journal holds that is not in the archive yet: the records that may be facts of campaigns, in seq order.
+"""Lets other services read the records in a journal that may be facts of campaigns, before they are in the archive.
 
-A reader names the last seq that it knows of this recorder. Records that have become segments since are not shown: `archived`
-gives their last seq, and the reader finds them in the archive.
+A reader passes the last seq of this recorder that it knows, and gets later records in seq order. Records that are in the archive
+by now may be missing. The reader must read these from the archive: `Page.archived` is the last seq that the archive has.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from manifold.contracts.envelope import DUPLICATE_OF, Stream
 from manifold.contracts.seq import wall_clock_ms
 from manifold.contracts.topics import RELEASE
 
-MAX_PAGE_BYTES = 8 << 20  # of the journal, read for one page; one record may be larger
-MAX_PLACES = 16  # readers that are continued without reading a file again
-ALWAYS = (Stream.CAMPAIGN, Stream.OUTCOME, Stream.ANSWER)
+MAX_PAGE_BYTES = 8 << 20  # bytes of the journal that are read for a page, plus at most the rest of a longer record
+MAX_POSITIONS = 16  # remembered positions; a reader whose position was forgotten makes the first journal file be read again
+FACT_STREAMS = (Stream.CAMPAIGN, Stream.OUTCOME, Stream.ANSWER)  # streams all of whose messages may be facts of campaigns
 
 
 class Page(msgspec.Struct, array_like=True):
-    """Records of one recorder, oldest first."""
+    """Records of a recorder, oldest first."""
 
     node: int
-    at_ms: int  # the recorder's clock
-    upto: int  # the greatest seq that the reader knows now
-    archived: int  # everything up to this seq is in the archive
-    more: bool  # ask again at once
+    at_ms: int  # the recorder's clock when the page was made, in Unix ms
+    upto: int  # the greatest seq that the reader knows after this page; to be passed in the next request
+    archived: int  # all messages up to this seq are in the archive
+    more: bool  # whether there are more records, so that the reader should request the next page at once
     records: list[JournalRecord]
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """A position in a file of the journal."""
 
     path: Path
@@ -49,12 +49,13 @@ class Tail:
     """The end of a journal, for readers over HTTP."""
 
     def __init__(self, journal: Journal, node: int) -> None:
-        self.recovered = False  # whether the journal is known to be complete; until then nothing is shown
-        self._journal, self._node = journal, node
-        self._places: OrderedDict[int, _Place] = OrderedDict()  # last seq of a page → where in the files the next page begins
+        self.recovered = False  # set by the recorder after it has recovered its journal; before that, requests are refused
+        self._journal = journal
+        self._node = node
+        self._positions: OrderedDict[int, _Position] = OrderedDict()  # `upto` of a page → position at which the next page begins
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer `GET /journal?after=<seq>` with a `Page`; 503 until the journal is recovered."""
+        """Respond to `GET /journal?after=<seq>` with a `Page`, or with status 503 until the journal is recovered."""
         if not self.recovered:
             return web.json_response({"problem": "the recorder has not recovered its journal yet"}, status=503)
         after = request.query.get("after", "0")
@@ -63,55 +64,66 @@ class Tail:
         return web.Response(body=_encode(await self.page(int(after))), content_type="application/msgpack")
 
     async def page(self, after: int) -> Page:
-        """Return the records after `after`, from at most `MAX_PAGE_BYTES` of the journal; the reader continues with `upto`."""
-        # Take both before the read. If a file becomes segments during it, this page ends there, and `archived` of the next page
-        # covers the file.
+        """Return the records with seqs greater than `after`. At most `MAX_PAGE_BYTES` of the journal are read."""
+        # `archived_seq` and the list of files are taken before the files are read. If a file becomes segments and is deleted
+        # while this page is made, the page ends before the file, and `archived` of the next page covers the file.
         archived = self._journal.archived_seq
         files = [(file.path, file.size) for file in self._journal.files if file.last_seq > after]
         page = Page(node=self._node, at_ms=wall_clock_ms(), upto=after, archived=archived, more=False, records=[])
-        place = await asyncio.to_thread(_read, files, after, self._places.get(after), page)
-        if place is not None:
-            self._places[page.upto] = place
-            self._places.move_to_end(page.upto)
-            if len(self._places) > MAX_PLACES:
-                self._places.popitem(last=False)
+        next_position = await asyncio.to_thread(_read, files, after, self._positions.get(after), page)
+        if next_position is not None:
+            self._positions[page.upto] = next_position
+            self._positions.move_to_end(page.upto)
+            if len(self._positions) > MAX_POSITIONS:
+                self._positions.popitem(last=False)
         return page
 
 
 def may_be_fact(stream: str, topic: str) -> bool:
     """Whether a message may be a fact of a campaign: an order, an outcome, an answer, or a release."""
-    return stream in ALWAYS or topic == RELEASE
+    return stream in FACT_STREAMS or topic == RELEASE
 
 
-def _read(files: list[tuple[Path, int]], after: int, known: _Place | None, page: Page) -> _Place | None:
-    """Add the records after `after` to `page`; return where the next page begins."""
-    place, left = known, MAX_PAGE_BYTES
+def _read(files: list[tuple[Path, int]], after: int, start: _Position | None, page: Page) -> _Position | None:
+    """Add the records with seqs greater than `after` to `page`; return the position at which the next page begins.
+
+    `files` are paths and sizes of journal files. `start` is a position in one of the files, before which there are no such
+    records; None if no position is known.
+    """
+    position = start
+    remaining_bytes = MAX_PAGE_BYTES  # that may still be read for this page
     for path, size in files:
-        offset = known.offset if known is not None and known.path == path else 0
-        length = MAX_PAGE_BYTES
+        offset = start.offset if start is not None and start.path == path else 0
+        read_length = MAX_PAGE_BYTES
         try:
             with path.open("rb") as file:
                 while offset < size:
-                    if left <= 0:
+                    if remaining_bytes <= 0:
                         page.more = True
-                        return place
+                        return position
                     file.seek(offset)
-                    content = scan(file.read(min(length, size - offset)))
-                    if not content.length:
-                        if length >= size - offset:
-                            break
-                        length *= 2  # one record is longer
+                    content = scan(file.read(min(read_length, size - offset)))
+                    if not content.length:  # the bytes contain no complete record
+                        if read_length >= size - offset:
+                            break  # the rest of the file was read, so its records are damaged
+                        read_length *= 2  # the record at this offset is longer
                         continue
-                    offset, left = offset + content.length, left - content.length
-                    place = _Place(path, offset)
-                    for record in content.messages:
-                        if record.seq > after:
-                            page.upto = max(page.upto, record.seq)
-                            if _is_accepted(record) and may_be_fact(record.stream, record.topic):
-                                page.records.append(record)
-        except FileNotFoundError:  # it has become segments: the next page says so
-            return place
-    return place
+                    offset += content.length
+                    remaining_bytes -= content.length
+                    position = _Position(path, offset)
+                    _add_records(page, content.messages, after)
+        except FileNotFoundError:  # the file has become segments; `archived` of the next page covers it
+            return position
+    return position
+
+
+def _add_records(page: Page, records: list[JournalRecord], after: int) -> None:
+    """Add the records with seqs greater than `after` that may be facts, and move `page.upto` past all records."""
+    for record in records:
+        if record.seq > after:
+            page.upto = max(page.upto, record.seq)
+            if _is_accepted(record) and may_be_fact(record.stream, record.topic):
+                page.records.append(record)
 
 
 def _is_accepted(record: JournalRecord) -> bool:

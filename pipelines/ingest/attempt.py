@@ -1,4 +1,4 @@
-"""One attempt at a run: writes its tables on the run's branches, and the ledger `ingested_segments` last."""
+"""One attempt at a run: writes tables to the run's branches, and the ledger `ingested_segments` last."""
 
 import secrets
 from collections.abc import Callable
@@ -32,25 +32,29 @@ from pipelines.ingest.publish import pins_of
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
-# Compression level: less CPU than the default 3, and it packs VINs in arrival order better; compaction compresses again.
+# Level 1 takes less CPU than the default 3 and packs VINs in arrival order better. Compaction compresses the rows again.
 COMPRESSION_LEVEL = 1
-SELDOM = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # streams that many lakes never get
+OPTIONAL_STREAMS = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # many lakes never get messages of these streams
 
 log = structlog.get_logger(__name__)
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
 class Attempt:
-    """One attempt at a run: writes each table at most once, on the run's branch."""
+    """One attempt at a run: writes each table at most once, to the run's branch of the table."""
 
     def __init__(self, run: Run) -> None:
-        self.spark, self.catalog, self.settings = run.spark, run.catalog, run.settings
-        self.run_id, self.now, self.attempt = run.run_id, run.now, secrets.token_hex(8)
-        self.snapshots: dict[str, int] = {}
-        self.written: dict[str, int] = {}
+        self.spark = run.spark
+        self.catalog = run.catalog
+        self.settings = run.settings
+        self.run_id = run.run_id
+        self.now = run.now
+        self.attempt = secrets.token_hex(8)
+        self.snapshots: dict[str, int] = {}  # table name → id of the snapshot that this attempt wrote
+        self.written: dict[str, int] = {}  # table name → number of rows that this attempt added
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
-        """The table's name in Spark SQL, optionally on the run's branch."""
+        """The name of the table in Spark SQL; with `on_branch`, the name of the run's branch of the table."""
         branch = f".`branch_{branch_of(self.run_id)}`" if on_branch else ""
         return f"{self.settings.catalog_name}.{table.identifier}{branch}"
 
@@ -58,10 +62,10 @@ class Attempt:
         """The table on main at snapshot `base`."""
         return self.spark.read.option("versionAsOf", base).table(self.name(table))
 
-    def write(self, table: Table, base: int, how: Change) -> None:
-        """Commit one snapshot to the table's branch."""
+    def write(self, table: Table, base: int, change: Change) -> None:
+        """Create the table's branch at snapshot `base`, and commit one snapshot to it by calling `change`."""
         create_branch(self.catalog, table, self.run_id, base)
-        how(branch_of(self.run_id), self.properties)
+        change(branch_of(self.run_id), self.properties)
         self.note(table, base)
 
     def put(self, table: Table, rows: pa.Table, base: int) -> None:
@@ -79,18 +83,22 @@ class Attempt:
         self.note(table, base)
 
     def _writer(self, table: Table, rows: DataFrame, base: int) -> DataFrameWriterV2:
+        """Create the table's branch at snapshot `base`, and return a writer of `rows` to it."""
         create_branch(self.catalog, table, self.run_id, base)
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
         return rows.writeTo(self.name(table, on_branch=True)).options(**options)
 
     def undo(self, table: Table) -> None:
-        """Drop the table's branch, and with it what this attempt wrote."""
+        """Drop the table's branch, and with it the rows that this attempt wrote to the table."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
     def append_to_ledger(self, segments: pa.Table, result: Ingested, base: int) -> None:
-        """Append to `ingested_segments`, last: its snapshot pins the others, and publication moves its main first."""
+        """Append rows to `ingested_segments`. Call this last.
+
+        The snapshot of `ingested_segments` pins the snapshots of all other tables, and publication moves its main first.
+        """
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
@@ -101,10 +109,11 @@ class Attempt:
         return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
 
     def note(self, table: Table, base: int) -> None:
-        """Record the snapshot just written to the table's branch.
+        """Record the snapshot that this attempt has just written to the table's branch.
 
         Raises:
-            Retryable: it is not this attempt's, or not on top of `base`: another process is working on the run.
+            Retryable: this attempt did not write the branch's head, or the head is not on top of `base`. So another process is
+                working on the same run.
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
@@ -115,56 +124,66 @@ class Attempt:
         self.written[table.name] = int(properties.get("added-records", 0))
 
     def _discard(self) -> None:
-        """Remove what this attempt wrote: the job that closed the run may be an erasure, which has looked at all files already.
+        """Drop the branches that this attempt wrote, and delete the files of their snapshots at once.
 
-        A commit to a branch that was dropped creates it again, and no snapshot of main leads to these files.
+        Another job has closed the run and dropped its branches, and this attempt's last commit has created one of them again. If
+        the other job is an erasure, it has already searched all files of the lake, so it would miss those of the last commit.
         """
         for table in run_tables_of(self.catalog):
             head = head_of(self.catalog, table, self.run_id)
             if head is None or properties_of(head).get(ATTEMPT) != self.attempt:
                 continue
             loaded = self.catalog.load_table(table.identifier)
-            made = [manifest for manifest in head.manifests(loaded.io) if manifest.added_snapshot_id == head.snapshot_id]
-            files = [
-                *(file.file_path for file in added_files(loaded, head)),
-                *(m.manifest_path for m in made),
-                head.manifest_list,
+            data_files = [file.file_path for file in added_files(loaded, head)]
+            manifests = [
+                manifest.manifest_path for manifest in head.manifests(loaded.io) if manifest.added_snapshot_id == head.snapshot_id
             ]
             drop_branch(self.catalog, table, branch_of(self.run_id))
             retry_conflicts(self._expire)(table, head.snapshot_id)
-            for file in files:
-                loaded.io.delete(file)
+            for path in (*data_files, *manifests, head.manifest_list):
+                loaded.io.delete(path)
 
     def _expire(self, table: Table, snapshot_id: int) -> None:
+        """Remove the snapshot from the table's metadata, if it is still there."""
         loaded = self.catalog.load_table(table.identifier)
         if loaded.snapshot_by_id(snapshot_id) is not None:
             loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()
 
 
 def write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
-    """Write the run's rows of `ingested_segments`, last of all, and return its counts."""
-    read = {stream.value: plan.messages(stream) for stream in Stream if stream not in SELDOM or plan.of(stream)}
+    """Write the run's rows of `ingested_segments`, after all other tables, and return the run's counts."""
+    reported_streams = [stream for stream in Stream if stream not in OPTIONAL_STREAMS or plan.segments_of(stream)]
     written = attempt.written | {SEGMENTS.name: len(plan.segments)}
-    skipped = sum(map(len, plan.skips.values()))
-    result = Ingested(attempt.run_id, len(plan.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
-    refused = _refused_files(attempt)
-    rows = [segment_row(attempt, plan.probes[segment.path], segment, refused.get(segment.path)) for segment in plan.segments]
+    result = Ingested(
+        attempt.run_id,
+        segments=len(plan.segments),
+        read={stream.value: plan.message_count(stream) for stream in reported_streams},
+        skipped=sum(len(seqs) for seqs in plan.skips.values()),
+        written=written,
+        refused=written.get(QUARANTINE.name, 0),
+    )
+    refusals = _refused_files(attempt)
+    rows = [segment_row(attempt, plan.probes[segment.path], segment, refusals.get(segment.path)) for segment in plan.segments]
     attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, plan.base[SEGMENTS.name])
     log.info("run written, not yet published", **asdict(result))
     return result
 
 
 def _refused_files(attempt: Attempt) -> dict[str, str]:
-    """By path, why this run refused files that are not valid segments. Only their quarantine rows have a negative seq."""
+    """Path → reason of each file that this run refused because it is not a valid segment.
+
+    In quarantine, only the rows of such files have a negative seq; their column `topic` holds the path.
+    """
     if QUARANTINE.name not in attempt.snapshots:
         return {}
-    table, snapshot_id = attempt.catalog.load_table(QUARANTINE.identifier), attempt.snapshots[QUARANTINE.name]
+    table = attempt.catalog.load_table(QUARANTINE.identifier)
+    snapshot_id = attempt.snapshots[QUARANTINE.name]
     rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
     return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
 
 
 def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
-    """A row of `ingested_segments`."""
+    """The row of `ingested_segments` for a segment; a refused file has no messages and no seqs."""
     if refused_because is not None:
         probe = Probe()
     return {

@@ -1,8 +1,8 @@
-"""Audit results of earlier attempts, from the rows of `quality_results`. No Spark.
+"""Reads and writes audit results in the table `quality_results`. No Spark.
 
-An audit result belongs to one attempt at a run, named by the snapshot that wrote the rows. Timestamps would not do, because
-worker clocks differ: a result from a slow clock would be missed, and one from a fast clock would be applied to rows written
-after it.
+An audit result belongs to one attempt at a run. The snapshot that holds the result names the attempt in its properties. Results
+are not matched by timestamp, because worker clocks differ: a result from a slow clock would be missed, and a result from a fast
+clock would be applied to rows written after it.
 """
 
 from datetime import datetime
@@ -22,77 +22,87 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import is_committed
 
-AUDITED_AT = "manifold.judged-at"  # of `quality_results` only: the value of `at` in the rows of this result
-PASSED = "manifold.passed"  # of `quality_results` only: "true" if the attempt may be published
-BROKEN, ERROR = "broken", "error"  # values in the table; importing `expectations` would import PySpark
+# Snapshot properties of `quality_results`.
+AUDITED_AT = "manifold.judged-at"  # the value of the column `at` in the rows of this result
+PASSED = "manifold.passed"  # "true" if the attempt may be published
+# Values in `quality_results`. They are repeated here because importing `expectations` imports PySpark.
+BROKEN, ERROR = "broken", "error"
 
 
-def append_audit_result(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
-    """Append an audit result, tagged with the run and attempt that wrote the snapshot `judged` of `ingested_segments`."""
-    properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
-    broken = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
-    properties[PASSED] = "false" if pc.any(broken).as_py() else "true"
+def append_audit_result(catalog: Catalog, audited: Snapshot, rows: pa.Table) -> None:
+    """Append the rows of an audit result to `quality_results`.
+
+    `audited` is the audited run's snapshot of `ingested_segments`. Its run id and attempt become properties of the new snapshot.
+    """
+    properties = {name: value for name, value in properties_of(audited).items() if name in (RUN_ID, ATTEMPT)}
+    is_failure = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
+    properties[PASSED] = "false" if pc.any(is_failure).as_py() else "true"
     if rows.num_rows:
         properties[AUDITED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
     append_rows(catalog, QUALITY, rows, properties)
 
 
 def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
-    """Whether the newest audit result for the attempt that wrote this snapshot of `ingested_segments` is a pass.
+    """Whether the attempt that wrote this snapshot of `ingested_segments` has passed its newest audit; False without an audit.
 
-    Only snapshot properties are read. Two processes may work at one run: while one audits its attempt, the other may replace it.
+    The attempt is compared as well as the run id, because two processes may work on the same run: while one audits its attempt,
+    the other may replace that attempt. Only snapshot properties are read.
     """
-    mine = properties_of(written)
+    run_properties = properties_of(written)
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
-        said = properties_of(snapshot)
-        if PASSED in said and all(said.get(name) == mine.get(name) for name in (RUN_ID, ATTEMPT)):
-            return said[PASSED] == "true"
+        result = properties_of(snapshot)
+        is_same_attempt = all(result.get(name) == run_properties.get(name) for name in (RUN_ID, ATTEMPT))
+        if PASSED in result and is_same_attempt:
+            return result[PASSED] == "true"
     return False
 
 
 def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
-    """Return the report's address and the number of warnings if the run has passed, or has nothing to publish.
+    """Return the report's address and the number of warnings if the run has passed its audit or has nothing to publish.
 
-    None means that the run must be audited (again): a result for an earlier attempt is about rows that are gone.
+    Otherwise, return None: the current attempt must be audited. Results of earlier attempts do not count, because the rows of
+    those attempts no longer exist.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
         return {"report": None, "warnings": 0}
-    rows = _results(catalog, run_id)
-    broken = [row["severity"] for row in rows if row["outcome"] == BROKEN]
-    if not rows or ERROR in broken:
+    rows = _newest_result(catalog, run_id)
+    severities = [row["severity"] for row in rows if row["outcome"] == BROKEN]
+    if not rows or ERROR in severities:
         return None
-    return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(broken)}
+    return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(severities)}
 
 
 def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
-    """Explain why a run that has not passed must not be published, and name the remedy."""
-    broken = [row for row in _results(catalog, run_id) if (row["outcome"], row["severity"]) == (BROKEN, ERROR)]
-    if not broken:
+    """Explain why a run that has not passed its audit must not be published, and name the remedy."""
+    failures = [row for row in _newest_result(catalog, run_id) if row["outcome"] == BROKEN and row["severity"] == ERROR]
+    if not failures:
         return f"the current attempt at run {run_id} has not been audited: clear its task `ingest`"
+    failures.sort(key=lambda row: (row["suite"], row["rule"]))
     report = open_reports(settings).address(run_page(run_id))
-    says = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
-    named = [says.format_map(row) for row in sorted(broken, key=lambda row: (row["suite"], row["rule"]))]
-    first = f"run {run_id} is held back by {len(broken)} rules; report {report}; repair the cause, then clear its task `ingest`"
-    return "\n".join([first, *named])
+    summary = (
+        f"run {run_id} is held back by {len(failures)} rules; report {report}; repair the cause, then clear its task `ingest`"
+    )
+    template = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
+    return "\n".join([summary, *(template.format_map(row) for row in failures)])
 
 
-def _results(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
-    """The rows of the newest audit result for the attempt now on the run's branches."""
-    judged_at = _judged_at(catalog, run_id)
-    if judged_at is None:
+def _newest_result(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
+    """The rows of the newest audit result for the attempt on the run's branches; empty if that attempt was not audited."""
+    audited_at = _audited_at(catalog, run_id)
+    if audited_at is None:
         return []
-    mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", judged_at))
-    rows: list[dict[str, Any]] = catalog.load_table(QUALITY.identifier).scan(mine).to_arrow().to_pylist()
+    is_of_result = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", audited_at))
+    rows: list[dict[str, Any]] = catalog.load_table(QUALITY.identifier).scan(is_of_result).to_arrow().to_pylist()
     return rows
 
 
-def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
-    """The instant of the newest audit result for the attempt now on the run's branches; None if there is none."""
+def _audited_at(catalog: Catalog, run_id: str) -> datetime | None:
+    """The instant of the newest audit result for the attempt on the run's branches; None if that attempt was not audited."""
     head = head_of(catalog, SEGMENTS, run_id)
     written = properties_of(head) if head is not None else {}
     if written.get(RUN_ID) != run_id or ATTEMPT not in written:
-        return None  # the run is open, but was not written to its end
+        return None  # the run is open, and its snapshot of `ingested_segments`, which is written last, does not exist yet
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
         properties = properties_of(snapshot)
         if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and AUDITED_AT in properties:

@@ -1,4 +1,4 @@
-"""A run's branches, which hold its rows until they are audited and published."""
+"""Branches of a run: they hold the run's rows until the run is audited and published."""
 
 import hashlib
 import re
@@ -21,25 +21,34 @@ from manifold.lake.compat import Change
 PREFIX = "run_"
 REPEAT = "repeat_"  # prefix of the short-lived branches on which a run's change is rebased
 OURS = "manifold."  # prefix of the properties below
-RUN_ID = "manifold.run-id"  # on every snapshot that a run writes
-ATTEMPT = "manifold.attempt"  # distinguishes attempts at one run
-REPEATS = "manifold.repeats"  # the snapshot whose change this one repeats, because main was rewritten in the meantime
-PINS = "manifold.pins"  # of `ingested_segments` only: JSON, table → snapshot id
-UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs rolled back, as JSON; EVERYTHING: all runs before
+# Properties of every snapshot that a run writes.
+RUN_ID = "manifold.run-id"
+ATTEMPT = "manifold.attempt"  # a random id of the attempt at the run
+REPEATS = "manifold.repeats"  # only after a rebase: id of the run's original snapshot, whose change this snapshot repeats
+# Properties of a run's snapshot of `ingested_segments`.
+PINS = "manifold.pins"  # JSON object: table name → id of the run's snapshot
+RESULT = "manifold.result"  # the run's counts as JSON
+UNDOES = "manifold.undoes"  # JSON array: snapshot ids of the runs that this run rolls back; or EVERYTHING: all earlier runs
 EVERYTHING = "everything"
-BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
-RESULT = "manifold.result"  # of `ingested_segments` only: the run's counts
-ABANDONED_AFTER = timedelta(days=1)
+# Table property of `ingested_segments`: BEGAN + branch name → instant at which an open run began.
+BEGAN = "manifold.began."
+ABANDONED_AFTER = timedelta(days=1)  # age at which an open run counts as abandoned
 
 
 class ConcurrentPublish(Retryable):
-    """Another run was published first, or has closed this one. Nothing happened; do the run again."""
+    """Another run was published first, or another job has closed this run. Nothing was published; start the run again."""
 
 
 def branch_of(run_id: str) -> str:
-    """The name of the run's branch; a run id may contain characters that a name in SQL may not."""
-    plain = re.sub(r"\W", "_", run_id, flags=re.ASCII)
-    return PREFIX + (plain if plain == run_id else f"{plain}_{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
+    """The name of the run's branch: the prefix and the run id.
+
+    Characters of the run id that a name in SQL may not contain are replaced, and a hash of the run id then keeps the name unique.
+    """
+    sql_name = re.sub(r"\W", "_", run_id, flags=re.ASCII)
+    if sql_name == run_id:
+        return PREFIX + run_id
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
+    return f"{PREFIX}{sql_name}_{digest}"
 
 
 def properties_of(snapshot: Snapshot) -> dict[str, str]:
@@ -48,16 +57,17 @@ def properties_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def ancestors(table: IcebergTable) -> Iterator[Snapshot]:
-    """Main's snapshots, newest first, as far back as they are kept."""
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    """Yield the snapshots of main, newest first, back to the oldest that has not expired."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
-        snapshot = known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        parent_id = snapshot.parent_snapshot_id
+        snapshot = by_id.get(parent_id) if parent_id is not None else None
 
 
 def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
-    """The newest snapshot on the run's branch; None without a branch."""
+    """The newest snapshot on the run's branch of the table; None if the table has no such branch."""
     return catalog.load_table(table.identifier).snapshot_by_name(branch_of(run_id))
 
 
@@ -68,10 +78,12 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
 
 @retry_conflicts
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
-    """Open the run: create its branch of `ingested_segments` at `snapshot_id` and record when. This branch is dropped last.
+    """Open the run: create its branch of `ingested_segments` at `snapshot_id`, and record `now` as the start of the run.
+
+    Of the run's branches, this one is created first and dropped last.
 
     Raises:
-        Retryable: another process works on the same run.
+        Retryable: another process is working on the same run.
     """
     with Change(_without_branch(catalog, SEGMENTS, run_id)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
@@ -84,10 +96,10 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
 
     Raises:
         ConcurrentPublish: another job has closed the run.
-        Retryable: another process works on the same run.
+        Retryable: another process is working on the same run.
     """
     loaded = _without_branch(catalog, table, run_id)
-    # Last, so that a job that closes the run has the least time to do it before the commit.
+    # This check is right before the commit, so that another job has little time to close the run in between.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
         raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
     with Change(loaded) as change:
@@ -95,6 +107,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
 
 
 def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
+    """Load the table, and raise `Retryable` if it already has the run's branch."""
     loaded = catalog.load_table(table.identifier)
     if branch_of(run_id) in loaded.refs():
         raise Retryable(f"another process is working on run {run_id}; wait for it, or start a new run")
@@ -102,16 +115,16 @@ def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable
 
 
 def drop_branches(catalog: Catalog, branch: str) -> None:
-    """Close a run: drop its branch from every table that has it. Snapshots that are in main stay."""
+    """Close a run: drop its branch from every table that has it, `ingested_segments` last. Snapshots in main stay."""
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
-    _remove_properties(catalog, branch)
+    _drop_ledger_branch(catalog, branch)
 
 
 @retry_conflicts
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
-    """Drop one branch of one table, if it exists."""
+    """Drop a branch of a table, if the branch exists."""
     loaded = catalog.load_table(table.identifier)
     if branch in loaded.refs():
         with Change(loaded) as change:
@@ -119,7 +132,8 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
 
 
 @retry_conflicts
-def _remove_properties(catalog: Catalog, branch: str) -> None:
+def _drop_ledger_branch(catalog: Catalog, branch: str) -> None:
+    """Drop the branch of `ingested_segments` and the record of when the run began, in one commit."""
     segments = catalog.load_table(SEGMENTS.identifier)
     with Change(segments) as change:
         if BEGAN + branch in segments.properties:
@@ -129,14 +143,18 @@ def _remove_properties(catalog: Catalog, branch: str) -> None:
 
 
 def drop_abandoned(catalog: Catalog, now: datetime) -> list[str]:
-    """Drop the branches of runs that began more than a day ago and were never published; return the branch names.
+    """Drop the branches of runs that began more than a day before `now` and were never published; return the branch names.
 
-    Branches of committed runs are gone by then, because `finish_committed_runs` comes first. A run published at this very
-    moment is the newest one, and is finished from its pins.
+    Callers call `finish_committed_runs` first, so committed runs have no branches. If a run is published while its branches
+    are dropped here, the next run still finishes it: it is the newest committed run, and its snapshot names all others (`PINS`).
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
-    began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}
-    abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
+    opened_runs = {
+        name.removeprefix(BEGAN): datetime.fromisoformat(instant)
+        for name, instant in properties.items()
+        if name.startswith(BEGAN)
+    }
+    abandoned = [branch for branch, began_at in opened_runs.items() if now - began_at > ABANDONED_AFTER]
     for branch in abandoned:
         drop_branches(catalog, branch)
     _drop_stray_branches(catalog, now)
@@ -144,24 +162,28 @@ def drop_abandoned(catalog: Catalog, now: datetime) -> list[str]:
 
 
 def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
-    """Drop old branches left by killed rebases, and branches of runs that are not open.
+    """Drop branches of killed rebases and of closed runs, if their heads are older than a day.
 
-    If another job closes a run while it is being written, the run's next commit recreates its branch.
+    A closed run can have a branch: if another job closes the run while it is being written, the run's next commit recreates the
+    branch.
     """
-    before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
+    oldest_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        old = [name for name, ref in loaded.refs().items() if _made_ms(loaded, ref.snapshot_id) < before_ms]
-        strays = [name for name in old if name.startswith(REPEAT)]
-        if any(name.startswith(PREFIX) for name in old):
-            # Read after the branches: a run that has one and is not open by then has been closed.
-            is_open = catalog.load_table(SEGMENTS.identifier).properties
-            strays += [name for name in old if name.startswith(PREFIX) and BEGAN + name not in is_open]
+        old_refs = [name for name, ref in loaded.refs().items() if _committed_ms(loaded, ref.snapshot_id) < oldest_ms]
+        strays = [name for name in old_refs if name.startswith(REPEAT)]
+        run_branches = [name for name in old_refs if name.startswith(PREFIX)]
+        if run_branches:
+            # A run is opened before its branches are created. The properties are read after the branches, so a run without this
+            # property was closed, and is not one that has just begun.
+            properties = catalog.load_table(SEGMENTS.identifier).properties
+            strays += [name for name in run_branches if BEGAN + name not in properties]
         for name in strays:
             drop_branch(catalog, table, name)
 
 
-def _made_ms(table: IcebergTable, snapshot_id: int) -> int:
+def _committed_ms(table: IcebergTable, snapshot_id: int) -> int:
+    """The time at which the snapshot was committed, in ms since the epoch."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    assert snapshot is not None  # a ref's snapshot is kept
+    assert snapshot is not None  # snapshots that a ref names do not expire
     return snapshot.timestamp_ms

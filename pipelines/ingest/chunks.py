@@ -1,4 +1,4 @@
-"""Ingests what is new, in chunks of bounded size, oldest first; each chunk is a run that is written, audited and published."""
+"""Ingests new segments in chunks of bounded size, oldest first. Each chunk is a run that is written, audited and published."""
 
 import hashlib
 import sys
@@ -27,28 +27,29 @@ from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest, written_result
 
-OPEN_COST_BYTES = 64 << 10  # minimum size counted for a segment, in bytes: opening one costs as much as reading this many
-MAX_ATTEMPTS = 20  # of simultaneous runs, one is published at a time; the others start again
-MAX_AUDIT_ROUNDS = 4  # removing offenders may reveal another broken rule
-MAX_OFFENDERS = 10  # messages that may be set aside, however small the run
-MAX_OFFENDER_SHARE = 0.1  # of the run's messages; above this, the run is held back
+OPEN_COST_BYTES = 64 << 10  # a smaller segment counts as this many bytes: opening it takes as long as reading them
+MAX_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
+MAX_AUDIT_ROUNDS = 4  # audits of a run; excluding the offenders may reveal another broken rule
+# A run with more offenders than both limits is held back.
+MAX_OFFENDERS = 10  # messages and files
+MAX_OFFENDER_SHARE = 0.1  # share of the run's messages
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Totals over all chunk runs, and the last run's report."""
+    """Totals over all published chunks, and the address of the last chunk's report."""
 
     ingested: Ingested
     report: str | None = None
     warnings: int = 0
-    runs: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # ids of the published runs
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The segments of one run."""
+    """The segments of one run. With `is_last`, it is the run whose id the caller knows."""
 
     run_id: str
     segments: list[Segment]
@@ -56,11 +57,12 @@ class Chunk:
 
 
 def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
-    """Ingest everything new, at most `ingest_max_bytes` at a time; each chunk is published before the next begins.
+    """Ingest all new segments in chunks of at most `ingest_max_bytes`; publish each chunk before the next begins.
 
     Raises:
-        AuditFailed: a chunk breaks a rule; chunks before it are published, it and those after it are not.
-        Retryable: as `ingest_audit_publish`; published chunks stay published, and the next start continues with the rest.
+        AuditFailed: a chunk breaks a rule. Earlier chunks are published; this chunk and later ones are not.
+        Retryable: other runs were published first in every attempt at a chunk. Earlier chunks stay published, and the next run
+            continues with the remaining segments.
     """
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
@@ -70,12 +72,12 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
 
 
 def ingest_to_branches(run: Run) -> Ingested:
-    """Publish every chunk but the last; write the last to its branches, audit it, and return its counts.
+    """Publish every chunk except the last; write the last chunk to its branches, audit it, and return its counts.
 
-    That its audit failed is no error here: the stage `audit` reports it, and holds the rows back.
+    If the last chunk fails its audit, no error is raised: the stage `audit` reports the failure and holds the rows back.
 
     Raises:
-        AuditFailed, Retryable: as `ingest_in_chunks`, of an earlier chunk.
+        AuditFailed, Retryable: an earlier chunk failed; see `ingest_in_chunks`.
     """
     _, last = ingest_before_last(run)
     try:
@@ -86,35 +88,37 @@ def ingest_to_branches(run: Run) -> Ingested:
 
 
 def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
-    """Publish every chunk but the last; return the totals, and the run for the last chunk, which may be empty.
+    """Publish every chunk except the last; return the totals, and the run for the last chunk.
 
-    If the run is already committed, it was started again: everything new since then is published here, in chunks.
+    If the run is already committed, it was started again: all segments that are new since then are published here, in chunks
+    with their own run ids, and the returned run has no segments.
 
     Raises:
-        AuditFailed, Retryable: as `ingest_in_chunks`.
+        AuditFailed, Retryable: see `ingest_in_chunks`.
     """
     ensure_tables(run.catalog)
     finish_committed_runs(run.catalog)
-    began, at = time.monotonic(), run.now
+    started, now = time.monotonic(), run.now
     done = Published(Ingested(run.run_id))
     was_published = is_published(run.catalog, run.run_id, run.now)
     new = new_segments(run.catalog, run.archive, run.part)
     for chunk in runs_of(new, run.settings.ingest_max_bytes, run.run_id, was_published=was_published):
         if chunk.is_last:
-            return done, replace(run, now=at, part=chunk.segments)
-        mine = replace(run, run_id=chunk.run_id, now=at, part=chunk.segments)
-        written, report, warnings = ingest_audit_publish(mine)
-        log.info("chunk published; more to follow", run_id=mine.run_id, segments=written.segments)
-        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine.run_id])
-        at = run.now + timedelta(seconds=time.monotonic() - began)  # a run that seems a day old is dropped as abandoned
+            return done, replace(run, now=now, part=chunk.segments)
+        chunk_run = replace(run, run_id=chunk.run_id, now=now, part=chunk.segments)
+        written, report, warnings = ingest_audit_publish(chunk_run)
+        log.info("chunk published; more to follow", run_id=chunk.run_id, segments=written.segments)
+        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, chunk.run_id])
+        # With the first chunk's time, a late chunk would seem a day old, and would be dropped as abandoned.
+        now = run.now + timedelta(seconds=time.monotonic() - started)
         after_each()
-    return done, replace(run, now=at, part=[])
+    return done, replace(run, now=now, part=[])
 
 
 def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
-    """Ingest, audit and publish one run, again and again while other runs are published first.
+    """Ingest, audit and publish one run; start it again, at most `MAX_ATTEMPTS` times, while other runs are published first.
 
-    Returns the run's counts, the address of its report, and the number of its warnings.
+    Returns the run's counts, the address of its report (None if nothing was audited), and the number of its warnings.
     """
     ensure_tables(run.catalog)
     tries = Retrying(
@@ -126,74 +130,78 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         ),
         reraise=True,
     )
-    began = time.monotonic()
+    started = time.monotonic()
     try:
-        for each in tries:
-            with each:
-                # A distinct instant: the audit result of an earlier try is not about this one.
-                mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
-                written, judged = ingest_and_audit(mine)
+        for attempt in tries:
+            with attempt:
+                # Each attempt has its own instant, because audit results and ledger rows are matched by it.
+                attempt_run = replace(run, now=run.now + timedelta(seconds=time.monotonic() - started))
+                written, audit = ingest_and_audit(attempt_run)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)
     finally:
         settle_reports(run.catalog, run.settings)
     emit_lineage(run.catalog, run.settings, run.run_id)
-    return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0
+    if audit is None:
+        return written, None, 0
+    return written, str(audit.report), len(audit.warnings)
 
 
 def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
-    """Write the run to its branches and audit it; if it breaks a rule, do so again without the messages behind the bad rows.
+    """Write the run to its branches and audit it; if it breaks a rule, write it again without the offending messages.
 
-    This is bounded: if much of a run breaks a rule, the cause is the rule, the code or the storage rather than the messages, and
-    the whole run is held back. The audit is None if nothing was written or the run is already committed.
+    If too many messages offend, the whole run is held back: the cause is then the rule, the code or the storage rather than the
+    messages. The returned audit is None if nothing was written or the run is already committed.
 
     Raises:
         AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
-    aside = Exclusions()
-    for round_ in range(MAX_AUDIT_ROUNDS):
-        # A distinct instant, so that rows of `quality_results` distinguish the rounds.
-        once = replace(run, now=run.now + timedelta(milliseconds=round_))
-        written = ingest(once, aside)
+    exclusions = Exclusions()
+    for round_number in range(MAX_AUDIT_ROUNDS):
+        # Each round has its own instant, which distinguishes the rounds in `quality_results`.
+        round_run = replace(run, now=run.now + timedelta(milliseconds=round_number))
+        written = ingest(round_run, exclusions)
         try:
-            judged = audit_run(once)
+            audit = audit_run(round_run)
         except AuditFailed as exc:
-            more = aside | offenders(run, exc.result)
-            if (
-                round_ + 1 == MAX_AUDIT_ROUNDS
-                or len(more) == len(aside)
-                or len(more) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
-            ):
+            extended = exclusions | offenders(run, exc.result)
+            is_last_round = round_number + 1 == MAX_AUDIT_ROUNDS
+            has_no_new_offender = len(extended) == len(exclusions)
+            has_too_many = len(extended) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
+            if is_last_round or has_no_new_offender or has_too_many:
                 emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
-            aside = more
-            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(aside))
+            exclusions = extended
+            log.warning(
+                "run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(exclusions)
+            )
         else:
-            if aside:
-                send_alert(run.settings, run.run_id, aside)
-            return written, judged
+            if exclusions:
+                send_alert(run.settings, run.run_id, exclusions)
+            return written, audit
     raise AssertionError("the last round returns or raises")
 
 
 def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
-    """Group the segments, in order, into lists of at most `max_bytes` with at least one segment each."""
+    """Group the segments, in order, into lists of at most `max_bytes`. A larger segment is a list of its own."""
     return grouped(segments, lambda segment: max(segment.size, OPEN_COST_BYTES), max_bytes)
 
 
 def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, was_published: bool = False) -> Iterator[Chunk]:
-    """Yield the chunks as runs. The last is `run_id` itself, which the caller awaits; other ids derive from the segments.
+    """Yield the chunks with their run ids. The last chunk gets `run_id` itself, which the caller awaits.
 
-    So an interrupted run resumes where it stopped, and finds the chunk that it had begun. With `was_published`, `run_id`
-    takes nothing more, so all chunks get derived ids.
+    The ids of earlier chunks derive from their segments, so that an interrupted run finds the chunk that it had begun. With
+    `was_published`, `run_id` is already committed and takes no more segments, so every chunk gets a derived id.
     """
-    before: list[Segment] | None = None
+    pending: list[Segment] | None = None  # the previous chunk; whether it is the last is not known yet
     for chunk in in_chunks(segments, max_bytes):
-        if before is not None:
-            yield Chunk(_named(run_id, before), before, is_last=False)
-        before = chunk
-    if before is not None:
-        yield Chunk(_named(run_id, before) if was_published else run_id, before, is_last=not was_published)
+        if pending is not None:
+            yield Chunk(_derived_run_id(run_id, pending), pending, is_last=False)
+        pending = chunk
+    if pending is not None:
+        last_run_id = _derived_run_id(run_id, pending) if was_published else run_id
+        yield Chunk(last_run_id, pending, is_last=not was_published)
 
 
-def _named(run_id: str, segments: list[Segment]) -> str:
+def _derived_run_id(run_id: str, segments: list[Segment]) -> str:
     paths = "\n".join(segment.path for segment in segments)
     return f"{run_id}_{hashlib.sha256(paths.encode()).hexdigest()[:8]}"

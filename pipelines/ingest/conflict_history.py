@@ -1,8 +1,8 @@
-"""Messages that stay refused on re-ingest, because their data_id first arrived with other bytes.
+"""Finds messages that must stay refused on re-ingest, because their data_id first arrived with other bytes.
 
-A repair forgets segments, and the next run ingests them again as new. By then the original payload may be gone from the lake,
-and its message gone from the archive or in a segment that is not ingested again. Judged afresh, the refused bytes would be
-accepted and sent to vehicles. So the quarantine rows of such messages stay, and are consulted here.
+A repair removes segments from the ledger, and the next run ingests them again as new. By then, the first payload of the data_id
+may be missing from the lake, and no segment that is ingested again may contain it. Without a payload to compare, the refused
+bytes would be accepted and sent to vehicles. So a repair keeps the quarantine rows of such messages, and this module reads them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,14 @@ from manifold.contracts.tables import QUARANTINE
 from manifold.lake.catalog import where
 from pipelines.ingest.branches import properties_of
 
+# The constant parts of the reason in quarantine: before, between and after the data_id and the digest.
 BEFORE, BETWEEN, AFTER = OTHER_BYTES.split("%s")
 
 Bounds = tuple[str, int, int]  # path of a segment, its lowest and highest seq
 
 
 def refused_for_their_bytes(catalog: Catalog, base: Mapping[str, int], first: int, last: int) -> set[int]:
-    """Seqs in [first, last] of messages that are in quarantine for conflicting with the bytes of their data_id.
+    """Seqs in [first, last] of quarantined messages whose bytes differ from the first payload of their data_id.
 
     Args:
         catalog: the lake's catalog.
@@ -38,34 +39,36 @@ def refused_for_their_bytes(catalog: Catalog, base: Mapping[str, int], first: in
     if snapshot is None or properties_of(snapshot).get("total-records") == "0":
         return set()
     # An imported archive has arbitrary seqs and receive times, so no day can be pruned.
-    seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
-    wanted = And(seqs, where(StartsWith, "reason", BEFORE))
-    found: set[int] = set()
-    for batch in table.scan(wanted, ("seq", "reason"), snapshot_id=snapshot.snapshot_id).to_arrow_batch_reader():
-        mine = pc.and_(pc.match_substring(batch["reason"], BETWEEN), pc.ends_with(batch["reason"], AFTER))
-        found.update(batch.filter(mine)["seq"].to_pylist())
-    return found
+    is_in_range = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
+    row_filter = And(is_in_range, where(StartsWith, "reason", BEFORE))
+    seqs: set[int] = set()
+    for batch in table.scan(row_filter, ("seq", "reason"), snapshot_id=snapshot.snapshot_id).to_arrow_batch_reader():
+        is_conflict = pc.and_(pc.match_substring(batch["reason"], BETWEEN), pc.ends_with(batch["reason"], AFTER))
+        seqs.update(batch.filter(is_conflict)["seq"].to_pylist())
+    return seqs
 
 
 def still_refused(
     catalog: Catalog, base: Mapping[str, int], archive: Archive, segments: Iterable[Bounds]
 ) -> dict[str, list[int]]:
-    """By path, the seqs in these segments that stay refused; reads only segments that may contain some.
+    """Path → seqs of the messages in that segment that must stay refused. Segments without such messages are left out.
 
-    An unreadable file has none.
+    Only segments whose seq range contains a refused seq are read. Unreadable files are left out.
     """
     bounds = list(segments)
     if not bounds:
         return {}
-    refused = refused_for_their_bytes(catalog, base, min(first for _, first, _ in bounds), max(last for _, _, last in bounds))
-    found: dict[str, list[int]] = {}
+    lowest = min(first for _, first, _ in bounds)
+    highest = max(last for _, _, last in bounds)
+    refused = refused_for_their_bytes(catalog, base, lowest, highest)
+    refused_by_path: dict[str, list[int]] = {}
     for path, first, last in bounds:
         if not any(first <= seq <= last for seq in refused):
             continue
         try:
-            again = [seq for seq in seqs_of(archive, path) if seq in refused]
+            seqs = [seq for seq in seqs_of(archive, path) if seq in refused]
         except Unreadable:
             continue
-        if again:
-            found[path] = again
-    return found
+        if seqs:
+            refused_by_path[path] = seqs
+    return refused_by_path

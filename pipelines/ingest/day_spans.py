@@ -6,12 +6,16 @@ from datetime import date, timedelta
 ONE_DAY = timedelta(days=1)
 
 
-def day_spans(days: Iterable[date], apart: timedelta = ONE_DAY) -> list[tuple[date, date]]:
-    """The first and last day of each span, in order; a gap longer than `apart` starts a new span."""
+def day_spans(days: Iterable[date], max_step: timedelta = ONE_DAY) -> list[tuple[date, date]]:
+    """The first and last day (inclusive) of each span, in order.
+
+    Two successive days belong to the same span if they are at most `max_step` apart.
+    """
     spans: list[tuple[date, date]] = []
     for day in sorted(days):
-        if spans and day - spans[-1][1] <= apart:
-            spans[-1] = (spans[-1][0], day)
+        first, last = spans[-1] if spans else (day, day)
+        if spans and day - last <= max_step:
+            spans[-1] = (first, day)
         else:
             spans.append((day, day))
     return spans

@@ -1,4 +1,4 @@
-"""Snapshots that remove rows."""
+"""Commits snapshots that remove rows or whole days."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
@@ -16,74 +16,80 @@ from manifold.contracts.tables import Table
 from manifold.lake.commits import retry_conflicts
 from manifold.lake.data_files import read_files, write_files
 
-REMOVES_DAYS = "manifold.removes-days"  # snapshot property: the days that it removes as a whole, a JSON array
+REMOVES_DAYS = "manifold.removes-days"  # snapshot property: the days that the snapshot removes entirely, as a JSON array
 EPOCH = date(1970, 1, 1)
 
-Changes = dict[DataFile, pa.Table]  # removed file → the rows of it that stay
+Changes = dict[DataFile, pa.Table]  # removed file → the remaining rows of that file
 
 
 def replace_files(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
-    """Commit one snapshot to the branch in which each file is replaced by the rows given for it."""
-    with table.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
+    """Commit one snapshot to the branch: it replaces each file in `changes` by new files with the rows of that entry."""
+    with table.transaction() as transaction, transaction.update_snapshot(properties, branch).overwrite() as overwrite:
         for file, rows in changes.items():
-            files.delete_data_file(file)
+            overwrite.delete_data_file(file)
             if rows.num_rows:
-                for made in write_files(change.table_metadata, rows, table.io):
-                    files.append_data_file(made)
+                for new_file in write_files(transaction.table_metadata, rows, table.io):
+                    overwrite.append_data_file(new_file)
 
 
 @retry_conflicts
-def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
-    """Commit a snapshot to the branch without the rows that match `named` in all of its columns."""
+def remove_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> None:
+    """Commit a snapshot to the branch that removes the rows equal to a row of `keys` in all columns of `keys`."""
     loaded = catalog.load_table(table.identifier)
-    replace_files(loaded, branch, dict(files_with(loaded, loaded.refs()[branch].snapshot_id, named)), properties)
+    head = loaded.refs()[branch].snapshot_id
+    replace_files(loaded, branch, dict(files_with(loaded, head, keys)), properties)
 
 
 def files_with(
     table: IcebergTable,
     snapshot_id: int,
-    named: pa.Table,
-    within: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
+    keys: pa.Table,
+    row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
 ) -> Iterator[tuple[DataFile, pa.Table]]:
-    """Files of a snapshot that contain rows matching `named`, each with its remaining rows.
+    """Yield the snapshot's files that contain rows matching `keys`, each with the rows that do not match.
 
-    Reads only files that may have rows in `within`.
+    Files that cannot contain rows matching `row_filter`, by their statistics, are not read.
     """
-    unwanted = _keys(named, named.column_names)
-    for task in table.scan(within, snapshot_id=snapshot_id).plan_files():
-        if pc.any(_is_in(read_files(table, [task], named.column_names), unwanted)).as_py():
+    joined_keys = _joined(keys, keys.column_names)
+    for task in table.scan(row_filter, snapshot_id=snapshot_id).plan_files():
+        key_columns = read_files(table, [task], keys.column_names)
+        if pc.any(_matches(key_columns, keys.column_names, joined_keys)).as_py():
             rows = read_files(table, [task])
-            yield task.file, rows.filter(pc.invert(_is_in(rows, unwanted)))
+            yield task.file, rows.filter(pc.invert(_matches(rows, keys.column_names, joined_keys)))
 
 
 @retry_conflicts
 def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, properties: dict[str, str]) -> None:
-    """Commit a snapshot to the branch without the files of these days, found by partition; no rows are read."""
+    """Commit a snapshot to the branch that removes all files of these days. Files are found by partition; no rows are read."""
     loaded = catalog.load_table(table.identifier)
-    head, gone = loaded.refs()[branch].snapshot_id, set(days)
-    named = properties | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in gone))}
-    files = [task.file for task in loaded.scan(snapshot_id=head).plan_files() if gone.intersection(days_of(loaded, task.file))]
-    with loaded.transaction() as change, change.update_snapshot(named, branch).overwrite() as removal:
+    head = loaded.refs()[branch].snapshot_id
+    removed_days = set(days)
+    properties = properties | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in removed_days))}
+    files = [task.file for task in loaded.scan(snapshot_id=head).plan_files()]
+    with loaded.transaction() as transaction, transaction.update_snapshot(properties, branch).overwrite() as overwrite:
         for file in files:
-            removal.delete_data_file(file)
+            if removed_days.intersection(days_of(loaded, file)):
+                overwrite.delete_data_file(file)
 
 
 def days_of(table: IcebergTable, file: DataFile) -> list[date]:
-    """The day of the file's day partition; empty if it is partitioned by something else."""
-    spec = table.specs()[file.spec_id]
-    values = [file.partition[place] for place, field in enumerate(spec.fields) if isinstance(field.transform, DayTransform)]
-    return [value if isinstance(value, date) else EPOCH + timedelta(days=value) for value in values if value is not None]
+    """The day of the file's partition, as a list with one element; empty if the table is not partitioned by day."""
+    days: list[date] = []
+    for index, field in enumerate(table.specs()[file.spec_id].fields):
+        value = file.partition[index]
+        if isinstance(field.transform, DayTransform) and value is not None:
+            days.append(value if isinstance(value, date) else EPOCH + timedelta(days=value))
+    return days
 
 
-def _is_in(rows: pa.Table, keys: pa.Table) -> pa.Array:
-    return pc.is_in(_joined(rows, keys.column_names[:-1]), value_set=keys[keys.column_names[-1]])
-
-
-def _keys(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    return rows.select(columns).append_column("key", _joined(rows, columns))
+def _matches(rows: pa.Table, columns: Sequence[str], joined_keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A boolean per row: whether the row's values in `columns` are among the keys."""
+    return pc.is_in(_joined(rows, columns), value_set=joined_keys)
 
 
 def _joined(rows: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
-    """Each row's values joined into one string; key values contain no newline."""
+    """A string per row: the row's values in `columns`, joined by newlines. Key values contain no newline."""
     texts = [pc.cast(rows[column], pa.large_string()) for column in columns]
-    return pc.binary_join_element_wise(*texts, pa.scalar("\n", pa.large_string())) if len(texts) > 1 else texts[0]
+    if len(texts) == 1:
+        return texts[0]
+    return pc.binary_join_element_wise(*texts, pa.scalar("\n", pa.large_string()))

@@ -1,4 +1,4 @@
-"""Finds which stages have work, before anything is started for them: `python -m pipelines discover`. No Spark."""
+"""Finds which stages have work, before Spark is started for them: `python -m pipelines discover`. No Spark."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,12 +24,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What is new, and which stages must follow."""
+    """The number and size of new segments, and the stages that must follow."""
 
-    segments: int  # in the archive, not in the lake
+    segments: int  # segments in the archive that are not in the lake
     bytes: int  # size of those segments
-    next: list[str]  # ingest (then audit, publish and populate), populate alone, or nothing
-    java_options: str  # for a job of this size
+    next: list[str]  # ["ingest"] (audit, publish and populate follow it), ["populate"], or [] if nothing must follow
+    java_options: str  # JVM options for an ingest of this size
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -39,8 +39,11 @@ class Discovered:
 def discover(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
 ) -> Discovered:
-    """Compare the archive with `ingested_segments`, and the queues with the lake; with `dry_run`, no stage follows."""
-    # A run that crashed during its publication is committed; if nothing is new, no other step finishes it.
+    """Compare the archive with `ingested_segments`, and the queues with the lake, and return the stages that must follow.
+
+    With `dry_run`, the result names no stage; the stages that would follow are only logged.
+    """
+    # A run that crashed during its publication is already committed. If nothing is new, no later stage finishes it.
     finish_committed_runs(catalog)
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
@@ -50,9 +53,9 @@ def discover(
         following = [INGEST]
     elif queues_lag(catalog, settings, now):
         following = [POPULATE]
-    found = Discovered(new, size, [] if dry_run else following, java_options(size))
-    log.info("discovery done", **asdict(found), would_follow=following)
-    return found
+    discovered = Discovered(new, size, [] if dry_run else following, java_options(size))
+    log.info("discovery done", **asdict(discovered), would_follow=following)
+    return discovered
 
 
 def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:

@@ -27,26 +27,29 @@ def index_rows(parsed: DataFrame) -> DataFrame:
 
 
 def state_rows(parsed: DataFrame) -> DataFrame:
-    """One row per acknowledgement, expiry and rewind; a duplicate keeps the earliest instant."""
+    """One row per acknowledgement, expiry and rewind. Of duplicates, the row with the earliest instant stays."""
     states = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
-    first = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
-    return first.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")
+    earliest = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
+    return earliest.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")
 
 
 def expired_rows(expired: DataFrame, *, at: datetime) -> DataFrame:
-    """The states of messages (client_id, seq, epoch) that the collector has expired."""
+    """The rows of `ecq_state` for messages (client_id, seq, epoch) that garbage collection has expired at instant `at`."""
     kind = sf.lit(StateKind.EXPIRED.value).alias("kind")
     return expired.select("client_id", sf.col("seq").alias("acked_seq"), sf.lit(at).alias("acked_at"), "epoch", kind)
 
 
 def folded_rows(changes: DataFrame, is_new: Column) -> DataFrame:
-    """The states that a compaction removes or, where `is_new`, adds; `changes` has the columns of `ecq_plan.CHANGES`."""
+    """The rows of `ecq_state` that a compaction adds, where `is_new` is true, or removes, where it is false.
+
+    `changes` has the columns of `ecq_plan.CHANGES`.
+    """
     acked = (sf.col("seq").alias("acked_seq"), sf.col("at").alias("acked_at"))
     return changes.select("client_id", *acked, "epoch", "kind", is_new.alias("is_new"))
 
 
 def seqno_rows(parsed: DataFrame) -> DataFrame:
-    """The highest seq of each client's writes."""
+    """One row per client: the highest seq of its writes."""
     return _writes(parsed).groupBy("client_id").agg(sf.max("seq").alias("last_seq"))
 
 

@@ -1,4 +1,4 @@
-"""Reads the ledger, `ingested_segments`, by interval: it holds years of segments, and a run needs few. No Spark."""
+"""Reads the ledger, `ingested_segments`, by day: it lists the segments of years, and a run needs only a few. No Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time
@@ -30,35 +30,44 @@ from pipelines.ingest.branches import head_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 from pipelines.populate.snapshot_range import SnapshotRange
 
-PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of segments begun before this may be deleted, with their files
+# Table property: an instant. Rows of segments that began before it, and the segments' files, may have been deleted.
+PRUNED_BEFORE = "manifold.pruned-before"
 
 
 class Ledger:
-    """The ledger: main of `ingested_segments` as loaded, or at one of its snapshots."""
+    """The table `ingested_segments`: its main as loaded, or the snapshot `snapshot_id`."""
 
     def __init__(self, table: IcebergTable, snapshot_id: int | None = None) -> None:
         self._table, self._snapshot_id = table, snapshot_id
 
     def known(self, paths: Iterable[str]) -> set[str]:
-        """Return those of `paths` that are in the lake."""
+        """Return the paths whose segments are in the lake."""
         return set(self.rows(paths)["path"].to_pylist())
 
     def rows(self, paths: Iterable[str], *columns: str) -> pa.Table:
-        """The rows of these segments: `path` and `columns`. Only the days on which they began are read."""
-        wanted = pa.array(set(paths), pa.string())
-        if not len(wanted):
-            return _table([], ("path", *columns))
-        filters = of_days({day_of(path) for path in wanted.to_pylist()}) if self._has_days() else [AlwaysTrue()]
-        batches = (batch for one in filters for batch in self.scan(one, "path", *columns))
-        return _table((b.filter(pc.is_in(b["path"], value_set=wanted.cast(b["path"].type))) for b in batches), ("path", *columns))
+        """The rows of these segments, with the columns `path` and `columns`.
 
-    def reaching(self, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
+        Only the partitions of the days on which the segments began are read.
+        """
+        wanted = pa.array(set(paths), pa.string())
+        selected = ("path", *columns)
+        if not len(wanted):
+            return _table([], selected)
+        filters = of_days({day_of(path) for path in wanted.to_pylist()}) if self._has_days() else [AlwaysTrue()]
+        batches = []
+        for row_filter in filters:
+            for batch in self.scan(row_filter, *selected):
+                is_wanted = pc.is_in(batch["path"], value_set=wanted.cast(batch["path"].type))
+                batches.append(batch.filter(is_wanted))
+        return _table(batches, selected)
+
+    def overlapping(self, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
         """Segments of a stream whose seq range overlaps [first, last]: path, first_seq and last_seq."""
-        seqs = And(where(LessThanOrEqual, "first_seq", last), where(GreaterThanOrEqual, "last_seq", first))
+        overlaps = And(where(LessThanOrEqual, "first_seq", last), where(GreaterThanOrEqual, "last_seq", first))
         columns = ("path", "first_seq", "last_seq")
-        batches = self.scan(And(where(EqualTo, "stream", stream.value), seqs), *columns)
-        found: list[dict[str, Any]] = _table(batches, columns).to_pylist()
-        return found
+        batches = self.scan(And(where(EqualTo, "stream", stream.value), overlaps), *columns)
+        rows: list[dict[str, Any]] = _table(batches, columns).to_pylist()
+        return rows
 
     def scan(self, row_filter: BooleanExpression, *columns: str) -> Iterator[pa.RecordBatch]:
         """Yield the matching rows in batches."""
@@ -66,8 +75,10 @@ class Ledger:
 
     def _has_days(self) -> bool:
         """Whether the schema of the snapshot has the column `began_at`."""
-        at = self._table.snapshot_by_id(self._snapshot_id) if self._snapshot_id is not None else None
-        schema = self._table.schemas()[at.schema_id] if at is not None and at.schema_id is not None else self._table.schema()
+        schema = self._table.schema()
+        snapshot = self._table.snapshot_by_id(self._snapshot_id) if self._snapshot_id is not None else None
+        if snapshot is not None and snapshot.schema_id is not None:
+            schema = self._table.schemas()[snapshot.schema_id]
         return any(field.name == "began_at" for field in schema.fields)
 
 
@@ -77,62 +88,73 @@ def ledger_of(catalog: Catalog) -> Ledger:
 
 
 def pruned_before(segments: IcebergTable) -> datetime | None:
-    """The instant from which the ledger is complete; None if it was never pruned."""
+    """The instant at which the complete part of the ledger begins; None if the ledger was never pruned."""
     pruned = segments.properties.get(PRUNED_BEFORE)
     return None if pruned is None else datetime.fromisoformat(pruned)
 
 
 def day_of(path: str) -> date | None:
-    """The day under which the segment's row is found; None if the path has no instant."""
-    at = began_at(path)
-    return None if at is None else at.date()
+    """The day on which the segment began, according to its path; None if the path contains no instant."""
+    instant = began_at(path)
+    return None if instant is None else instant.date()
 
 
 def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
-    """Filters for rows of segments begun on these days, and for rows without a day.
+    """Filters that together select the rows of segments that began on these days, and all rows without a day.
 
-    Rows have no day if the path names none, or if they were written before the ledger had days. The filters are separate because
-    PyIceberg cannot compare a null partition, which a combined filter would meet.
+    A row has no day if the segment's path contains no instant, or if the row was written before the ledger had the column. The
+    filters must be scanned separately: with a combined filter, PyIceberg would compare a null partition, which it cannot do.
     """
-    ranges = day_spans(day for day in days if day is not None)
     dayless: BooleanExpression = IsNull(term="began_at")
-    return [*([reduce(Or, (_began_between(first, last) for first, last in ranges))] if ranges else []), dayless]
+    spans = [_began_between(first, last) for first, last in day_spans(day for day in days if day is not None)]
+    return [reduce(Or, spans), dayless] if spans else [dayless]
 
 
 def _began_between(first: date, last: date) -> BooleanExpression:
-    midnight, end = (datetime.combine(day, time(), UTC) for day in (first, last + ONE_DAY))
-    return And(where(GreaterThanOrEqual, "began_at", midnight), where(LessThan, "began_at", end))
+    """A filter for the rows of segments that began on the days from `first` to `last`, inclusive."""
+    return And(where(GreaterThanOrEqual, "began_at", _midnight(first)), where(LessThan, "began_at", _midnight(last + ONE_DAY)))
+
+
+def _midnight(day: date) -> datetime:
+    """The first instant of the day, in UTC."""
+    return datetime.combine(day, time(), UTC)
 
 
 def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -> Iterator[str]:
-    """Yield the ledger's segments, begun on or after `since`, that are missing from the archive.
+    """Yield the paths of segments that are in the ledger, began on or after the day `since`, and are missing from the archive.
 
-    Archive and ledger are walked together, day by day; only segments not found under their day are looked up individually.
+    Archive and ledger are walked together, day by day. The archive is asked for single files only where a segment of the ledger
+    is not among the archive's files of the same days.
     """
-    after = since
+    unchecked_from = since  # the first day that is not compared yet
     for group in archive.walk():
-        here = {segment.path for segment in group}
-        days = [day for path in here if "/dt=" in path and (day := day_of(path)) is not None]
-        if days and (last := max(days)) >= after:
-            yield from _absent(ledger.scan(_began_between(after, last), "path"), here, archive)
-            after = last + ONE_DAY
-    later = where(GreaterThanOrEqual, "began_at", datetime.combine(after, time(), UTC))
-    yield from _absent(ledger.scan(later, "path"), set(), archive)
+        archived = {segment.path for segment in group}
+        days = [day for path in archived if "/dt=" in path and (day := day_of(path)) is not None]
+        if days and max(days) >= unchecked_from:
+            last = max(days)
+            yield from _missing(ledger.scan(_began_between(unchecked_from, last), "path"), archived, archive)
+            unchecked_from = last + ONE_DAY
+    is_later = where(GreaterThanOrEqual, "began_at", _midnight(unchecked_from))
+    yield from _missing(ledger.scan(is_later, "path"), set(), archive)
     for batch in ledger.scan(IsNull(term="began_at"), "path"):
-        old = [path for path in batch["path"].to_pylist() if since == date.min or (day_of(path) or date.min) >= since]
-        yield from sorted(set(old) - archive.present(old))
+        paths = batch["path"].to_pylist()
+        if since != date.min:
+            paths = [path for path in paths if (day_of(path) or date.min) >= since]
+        yield from sorted(set(paths) - archive.present(paths))
 
 
-def _absent(batches: Iterable[pa.RecordBatch], here: set[str], archive: Archive) -> Iterator[str]:
+def _missing(batches: Iterable[pa.RecordBatch], archived: set[str], archive: Archive) -> Iterator[str]:
+    """Yield the paths in the batches that are neither in `archived`, which is known to exist, nor elsewhere in the archive."""
     for batch in batches:
-        elsewhere = set(batch["path"].to_pylist()) - here
-        yield from sorted(elsewhere - archive.present(elsewhere))
+        unconfirmed = set(batch["path"].to_pylist()) - archived
+        yield from sorted(unconfirmed - archive.present(unconfirmed))
 
 
 def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> Iterator[Segment]:
-    """Yield the segments in this part of the archive that no run has ingested, oldest first as far as its folders tell.
+    """Yield the segments in this part of the archive that no run has ingested.
 
-    The ledger is read as of the start. Neither ledger nor archive is ever in memory as a whole.
+    They come oldest first, by the days in the names of their folders. The ledger is read at its snapshot at the start of the
+    iteration. Ledger and archive are read piecewise, so that neither is in memory as a whole.
     """
     ledger = ledger_of(catalog)
     for group in _groups(archive, part):
@@ -141,9 +163,9 @@ def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> 
 
 
 def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
-    """The files that the run ingests, from the ledger on its branch; reads only what its snapshot adds."""
+    """The path and stream of each file that the run ingests, from the rows that the run adds to `ingested_segments`."""
     head = head_of(catalog, SEGMENTS, run_id)
-    if head is None or head.parent_snapshot_id is None:  # the run is open, and nothing is written yet
+    if head is None or head.parent_snapshot_id is None:  # the run has not written `ingested_segments` yet
         return []
     added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
     rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
@@ -151,14 +173,15 @@ def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
 
 
 def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:
+    """The segments of this part of the archive, oldest first, in groups."""
     if part is None or isinstance(part, Interval):
         return archive.walk(part)
-    given = sorted(part, key=lambda segment: segment.age)
-    return (given[start : start + SEGMENT_BATCH_SIZE] for start in range(0, len(given), SEGMENT_BATCH_SIZE))
+    segments = sorted(part, key=lambda segment: segment.age)
+    return (segments[start : start + SEGMENT_BATCH_SIZE] for start in range(0, len(segments), SEGMENT_BATCH_SIZE))
 
 
 def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
-    """Rows cast to the types of the table definition, whatever types the reader chose."""
+    """The batches as one table with these columns, cast to the types in the definition of `ingested_segments`."""
     schema = pa.schema([pa.field(name, SEGMENTS.arrow_schema.field(name).type) for name in columns])
     tables = [pa.Table.from_batches([batch]).select(columns).cast(schema) for batch in batches]
     return pa.concat_tables(tables) if tables else schema.empty_table()

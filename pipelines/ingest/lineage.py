@@ -1,9 +1,12 @@
-"""Lineage of the ingest for a catalog: two OpenLineage runs for each published run.
+"""Emits the lineage of each published run to a lineage catalog, as two OpenLineage runs.
 
-`manifold.ingest` makes table snapshots from streams of the archive; `manifold.audit` makes the report on those snapshots.
-Both are read from what was published, so they cover small runs as well as runs on Spark, and never uncommitted rows.
-A Spark or Airflow listener would see commands and commits to branches, and nothing of a small run. If the audit holds a run
-back, both are reported as failed, with the ingest's inputs, the audited tables, the broken rules, and no output tables.
+`manifold.ingest` has streams of the archive as inputs and table snapshots as outputs; `manifold.audit` has these snapshots as
+inputs and the audit report as output. Both are derived from the run's committed snapshots, so that small runs without Spark are
+covered too, and uncommitted rows never are. The OpenLineage listeners of Spark and Airflow could not do this: they see commands
+and commits to branches, and do not see small runs at all.
+
+If the audit holds a run back, both are reported as failed, with the ingest's inputs, the audited tables and the broken rules,
+but without output tables.
 """
 
 from collections import Counter
@@ -35,15 +38,17 @@ log = structlog.get_logger(__name__)
 
 
 def emit_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
-    """Emit the lineage of a run; False if there is no lineage catalog or the run is not committed.
+    """Emit the lineage of a committed run. Return False if no lineage catalog is set, or the run is not committed.
 
-    Emitting again sends the same events with the same ids. Errors are logged, not raised: the run is published already.
+    A second call for the same run sends the same events with the same ids. Errors are logged, not raised, because the run is
+    already published.
     """
     if not settings.lineage_url.get_secret_value():
         return False
     try:
         ledger = catalog.load_table(SEGMENTS.identifier)
-        run = next((each for each in committed_runs(ledger) if properties_of(each)[RUN_ID] == run_id), None)
+        matching = (snapshot for snapshot in committed_runs(ledger) if properties_of(snapshot)[RUN_ID] == run_id)
+        run = next(matching, None)
         return run is not None and emit(settings, list(events(catalog, settings, run)))
     except Exception as exc:  # noqa: BLE001  # the run is committed
         log.warning("lineage of a committed run not emitted", run_id=run_id, reason=repr(exc))
@@ -51,12 +56,14 @@ def emit_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
 
 
 def emit_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
-    """Emit that the audit holds a run back; return whether it was emitted. Errors are logged, not raised."""
+    """Emit the lineage of a run that the audit holds back; return whether it was emitted. Errors are logged, not raised."""
     if not settings.lineage_url.get_secret_value():
         return False
     try:
         head = head_of(catalog, SEGMENTS, run_id)
-        return head is not None and PINS in properties_of(head) and emit(settings, list(_failed(catalog, settings, head, audit)))
+        if head is None or PINS not in properties_of(head):
+            return False
+        return emit(settings, list(_failed_events(catalog, settings, head, audit)))
     except Exception as exc:  # noqa: BLE001  # must not mask the audit result
         log.warning("lineage of a held-back run not emitted", run_id=run_id, reason=repr(exc))
         return False
@@ -64,68 +71,69 @@ def emit_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Au
 
 def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json]:
     """The events of a committed run, given its snapshot of `ingested_segments`."""
-    tables = [_table(catalog, settings, pinned) for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id))]
-    yield from _events(settings, run, "ingest", _streams(catalog, settings, run), tables)
-    reports, page = open_reports(settings), run_page(properties_of(run)[RUN_ID])
+    pins = (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id))
+    tables = [_output_dataset(catalog, settings, pinned) for pinned in pins]
+    yield from _step_events(settings, run, "ingest", _stream_datasets(catalog, settings, run), tables)
+    reports = open_reports(settings)
+    page = run_page(properties_of(run)[RUN_ID])
     if reports.has(page):
-        yield from _events(settings, run, "audit", list(map(_as_input, tables)), [dataset(reports.address(page))])
+        inputs = [_input_dataset(table) for table in tables]
+        yield from _step_events(settings, run, "audit", inputs, [dataset(reports.address(page))])
 
 
-def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
+def _failed_events(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
     """The events of a held-back run, given the head of its branch of `ingested_segments`. No row values are included."""
-    broken: dict[str, list[Json]] = {}
+    assertions: dict[str, list[Json]] = {}  # table name → broken rules
     for finding in (*audit.failures, *audit.warnings):
-        broken.setdefault(finding.table, []).append({"assertion": finding.rule, "success": False})
-    judged = []
+        assertions.setdefault(finding.table, []).append({"assertion": finding.rule, "success": False})
+    audited = []
     for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id)):
-        table = _table(catalog, settings, pinned)
-        rules = facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=broken.get(pinned.table.name, []))
-        judged.append(_as_input(table) | {"inputFacets": {"dataQualityAssertions": rules}})
-    why = "; ".join(f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures)
-    why = f"held back by the audit: {why}"
-    yield from _events(settings, run, "ingest", _streams(catalog, settings, run), [], why)
-    yield from _events(settings, run, "audit", judged, [dataset(audit.report)], why)
+        table = _output_dataset(catalog, settings, pinned)
+        rules = facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=assertions.get(pinned.table.name, []))
+        audited.append(_input_dataset(table) | {"inputFacets": {"dataQualityAssertions": rules}})
+    reasons = [f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures]
+    why = f"held back by the audit: {'; '.join(reasons)}"
+    yield from _step_events(settings, run, "ingest", _stream_datasets(catalog, settings, run), [], why)
+    yield from _step_events(settings, run, "audit", audited, [dataset(audit.report)], why)
 
 
-def _events(
+def _step_events(
     settings: Settings, run: Snapshot, step: str, inputs: list[Json], outputs: list[Json], why_failed: str = ""
 ) -> Iterator[Json]:
-    run_id, of = properties_of(run)[RUN_ID], settings.lineage_namespace
-    at = datetime.fromtimestamp(run.timestamp_ms / 1000, UTC)
-    named = RunName(of, f"manifold.{step}", run_uuid(at, f"{of}.{step}.{run_id}.{run.snapshot_id}"))
-    known = facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")
-    start = begun(settings, named, at, inputs, externalQuery=known)
+    """The start and end events of a step, `ingest` or `audit`; a step with `why_failed` is reported as failed."""
+    run_id = properties_of(run)[RUN_ID]
+    namespace = settings.lineage_namespace
+    instant = datetime.fromtimestamp(run.timestamp_ms / 1000, UTC)
+    step_id = run_uuid(instant, f"{namespace}.{step}.{run_id}.{run.snapshot_id}")
+    query = facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")
+    start = begun(settings, RunName(namespace, f"manifold.{step}", step_id), instant, inputs, externalQuery=query)
     yield start
-    yield ended(start, Ended.FAIL if why_failed else Ended.COMPLETE, at, outputs, why_failed)
+    yield ended(start, Ended.FAIL if why_failed else Ended.COMPLETE, instant, outputs, why_failed)
 
 
-def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
-    """The archive's streams, with the run's file and message counts per stream from the ledger."""
+def _stream_datasets(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
+    """The archive's streams that the run reads, each with the number of files and messages, from the run's ledger rows."""
     added = SnapshotRange(SEGMENTS, run.parent_snapshot_id, run.snapshot_id, 1)
-    mine = where(EqualTo, "run_id", properties_of(run)[RUN_ID])
+    is_of_run = where(EqualTo, "run_id", properties_of(run)[RUN_ID])
     files, messages = Counter[str](), Counter[str]()
-    for row in added.read(catalog, mine, ("stream", "messages")).to_pylist():
+    for row in added.read(catalog, is_of_run, ("stream", "messages")).to_pylist():
         files[row["stream"]] += 1
         messages[row["stream"]] += row["messages"] or 0
-    return [
-        dataset(f"{settings.archive.rstrip('/')}/{stream}")
-        | {
-            "inputFacets": {
-                "inputStatistics": facet(
-                    "1-0-0", "InputStatisticsInputDatasetFacet", fileCount=files[stream], rowCount=messages[stream]
-                )
-            }
-        }
-        for stream in sorted(files)
-    ]
+    datasets = []
+    for stream in sorted(files):
+        counts = facet("1-0-0", "InputStatisticsInputDatasetFacet", fileCount=files[stream], rowCount=messages[stream])
+        address = f"{settings.archive.rstrip('/')}/{stream}"
+        datasets.append(dataset(address) | {"inputFacets": {"inputStatistics": counts}})
+    return datasets
 
 
-def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json:
-    """A table as written by the run."""
+def _output_dataset(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json:
+    """The table, at the snapshot that the run has written, as an output of the ingest."""
     loaded = catalog.load_table(pinned.table.identifier)
     snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
     return written(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
 
 
-def _as_input(table: Json) -> Json:
+def _input_dataset(table: Json) -> Json:
+    """The output of the ingest as an input of the audit: without its output statistics."""
     return {part: table[part] for part in ("namespace", "name", "facets")}

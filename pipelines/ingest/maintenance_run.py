@@ -1,4 +1,4 @@
-"""A run that ingests nothing: it changes existing rows, and takes effect by one compare-and-swap. No Spark."""
+"""Maintenance runs: they ingest nothing, change existing rows, and are committed by one compare-and-swap. No Spark."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -21,47 +21,58 @@ Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with th
 
 
 def until_not_overtaken(tries: int = MAX_ATTEMPTS) -> Retrying:
-    """Retry a run from its base while other runs are published first; finally raise `ConcurrentPublish`."""
+    """Retry a run, from reading its base snapshots on, while other runs are published first.
+
+    After `tries` attempts, the last `ConcurrentPublish` is raised.
+    """
     return Retrying(
         retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
     )
 
 
 class MaintenanceRun:
-    """A maintenance run, open from construction on: at most one snapshot per table, that of `ingested_segments` last."""
+    """A maintenance run. It writes at most one snapshot per table, and the snapshot of `ingested_segments` last.
+
+    Construction opens the run. `what` is the beginning of its run id, and `base` has the snapshot of main by table name.
+    """
 
     def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:
         self.run_id = f"{what}_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
+        self.pins: dict[str, int] = {}  # table name → id of the snapshot that the run wrote
         self._catalog, self._base = catalog, base
         self._properties = {branches.RUN_ID: self.run_id, branches.ATTEMPT: secrets.token_hex(8)}
-        self.pins: dict[str, int] = {}
         branches.open_run(catalog, self.run_id, base[SEGMENTS.name], now)
 
-    def change(self, table: Table, how: Change) -> None:
-        """Change a table on the run's branch.
+    def change(self, table: Table, change: Change) -> None:
+        """Commit one snapshot to the run's branch of the table, by calling `change`.
 
         Raises:
-            ConcurrentPublish: another job has closed the run; nothing happened.
+            ConcurrentPublish: another job has closed the run; nothing was published.
         """
         with self._dropped_if_overtaken():
             branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
-            how(branches.branch_of(self.run_id), dict(self._properties))
-            self.pins[table.name] = self._head(table)
+            change(branches.branch_of(self.run_id), dict(self._properties))
+            self.pins[table.name] = self._own_head(table)
 
-    def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
-        """Change `ingested_segments`, with `more` as further snapshot properties, and commit the run.
+    def publish(self, change: Change, more: Mapping[str, str] | None = None) -> None:
+        """Commit the snapshot of `ingested_segments` by calling `change`, and publish the run.
+
+        `more` are additional properties of this snapshot.
 
         Raises:
-            ConcurrentPublish: another run was published since this one's base, or has closed this one; nothing happened.
-            LeaseLost: another job has taken this job's lease; nothing happened.
+            ConcurrentPublish: another run was published since this run's base, or another job has closed this run. Nothing was
+                published.
+            LeaseLost: another job has taken this job's lease. Nothing was published.
         """
-        properties = self._properties | pins_of(self.pins) | {branches.RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
+        result = {branches.RESULT: Ingested(self.run_id).to_json()}
+        properties = self._properties | pins_of(self.pins) | result | dict(more or {})
         with self._dropped_if_overtaken():
-            how(branches.branch_of(self.run_id), properties)
-            self.pins[SEGMENTS.name] = self._head(SEGMENTS)
+            change(branches.branch_of(self.run_id), properties)
+            self.pins[SEGMENTS.name] = self._own_head(SEGMENTS)
             publish(self._catalog, self.run_id, must=True)
 
-    def _head(self, table: Table) -> int:
+    def _own_head(self, table: Table) -> int:
+        """The head of the run's branch; raises `ConcurrentPublish` unless this run wrote it on top of its base snapshot."""
         head = branches.head_of(self._catalog, table, self.run_id)
         if (
             head is None
@@ -73,7 +84,10 @@ class MaintenanceRun:
 
     @contextmanager
     def _dropped_if_overtaken(self) -> Iterator[None]:
-        """Drop the run's branches if it cannot be published: its last write may have recreated one that another job dropped."""
+        """Drop the run's branches if the block shows that the run cannot be published.
+
+        The run's last commit may have recreated a branch that another job had dropped.
+        """
         try:
             yield
         except (ConcurrentPublish, LeaseLost):

@@ -1,4 +1,4 @@
-"""Snapshots that replace all rows of some days."""
+"""Commits snapshots that replace all rows of some days."""
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import date
@@ -21,14 +21,19 @@ def overwrite_days(
     branch: str,
     properties: dict[str, str],
 ) -> None:
-    """Commit a snapshot in which `pieces` replace the files of these days; each call of `pieces` yields all rows once."""
-    loaded, wanted = catalog.load_table(table.identifier), set(days)
+    """Commit a snapshot to the branch that replaces all files of these days by the rows that `pieces` yields.
+
+    A conflicting commit makes this function start again, so `pieces` is a function: each call yields all new rows.
+    """
+    loaded = catalog.load_table(table.identifier)
     head = loaded.refs()[branch].snapshot_id
-    old = [task.file for task in loaded.scan(snapshot_id=head).plan_files() if wanted.intersection(days_of(loaded, task.file))]
-    with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
-        for file in old:
-            files.delete_data_file(file)
+    replaced_days = set(days)
+    files = [task.file for task in loaded.scan(snapshot_id=head).plan_files()]
+    old_files = [file for file in files if replaced_days.intersection(days_of(loaded, file))]
+    with loaded.transaction() as transaction, transaction.update_snapshot(properties, branch).overwrite() as overwrite:
+        for file in old_files:
+            overwrite.delete_data_file(file)
         for piece in pieces():
             if piece.num_rows:
-                for file in write_files(change.table_metadata, piece, loaded.io):
-                    files.append_data_file(file)
+                for new_file in write_files(transaction.table_metadata, piece, loaded.io):
+                    overwrite.append_data_file(new_file)

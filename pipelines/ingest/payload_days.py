@@ -1,7 +1,8 @@
-"""Days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not scan years of them.
+"""Determines the days of `sdv_fanout_data` that can hold the payloads of a run's data ids, so that an audit scans only these.
 
-The index says on which day an earlier run stored a payload, and the run's own rows say where it stores its payloads. If the index
-names more or fewer payloads than there are, every payload may be on any day: one that the index has lost looks new.
+The index (`sdv_fanout_meta`) records on which day an earlier run stored a payload, and the run's own rows have the days of the
+payloads that the run stores. If index and payload table differ in their number of payloads, the audit must scan all days: a
+payload without an index entry may be on any day.
 """
 
 from collections.abc import Iterable
@@ -17,36 +18,40 @@ from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
 
 DAY_OF = "first_seen_at"  # the day column of `sdv_fanout_data`
-MAX_SPANS = 50  # conditions evaluated for each file; with more days, spans also cover days between them
+MAX_SPANS = 50  # each span is a condition that is evaluated for each file; if there are more, nearby spans are merged
 
-AN_INSTANT = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)  # the resolution of instants
 
-Span = tuple[datetime, datetime]  # first and last instant
+Span = tuple[datetime, datetime]  # first and last instant, inclusive
 
 log = structlog.get_logger(__name__)
 
 
-def is_index_whole(catalog: Catalog, payloads_at: int | None, names: int) -> bool:
-    """Whether the index names as many payloads as there are, by the row count of the payloads' snapshot.
+def is_index_complete(catalog: Catalog, payload_snapshot_id: int | None, data_ids: int) -> bool:
+    """Whether the index has as many data ids as the payload table has rows.
 
-    Equal losses in both go unnoticed; `manifold lake check` compares row by row.
+    Only the counts are compared, so the loss of equally many rows in both tables goes unnoticed. `manifold lake check` compares
+    the rows.
 
     Args:
         catalog: the lake's catalog.
-        payloads_at: the snapshot of `sdv_fanout_data`; None: main's.
-        names: number of data ids in the index.
+        payload_snapshot_id: the snapshot of `sdv_fanout_data` to count; None: the current snapshot of main.
+        data_ids: the number of data ids in the index.
     """
-    payloads = _rows(catalog.load_table(DATA.identifier), payloads_at)
-    if payloads == names:
+    payloads = _row_count(catalog.load_table(DATA.identifier), payload_snapshot_id)
+    if payloads == data_ids:
         return True
     log.warning(
-        "payload and index row counts differ; scanning all payloads", payloads=payloads, names=names, remedy="manifold lake check"
+        "payload and index row counts differ; scanning all payloads",
+        payloads=payloads,
+        names=data_ids,
+        remedy="manifold lake check",
     )
     return False
 
 
-def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
-    """The number of rows in a snapshot; None if its totals do not tell."""
+def _row_count(table: IcebergTable, snapshot_id: int | None) -> int | None:
+    """The number of rows in a snapshot, from the totals in its summary; None if they are missing or not exact."""
     snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
     totals = properties_of(snapshot) if snapshot is not None else {}
     if "total-records" not in totals or int(totals.get("total-equality-deletes", "0")):
@@ -55,12 +60,14 @@ def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
 
 
 def spans_of(days: Iterable[date]) -> list[Span]:
-    """Spans of whole days that cover `days`, in order, at most `MAX_SPANS`."""
+    """At most `MAX_SPANS` spans of whole days, in order, that together cover `days`."""
     ordered = sorted(set(days))
-    gaps = sorted((day - before for before, day in pairwise(ordered)), reverse=True)
-    apart = gaps[MAX_SPANS - 1] if len(gaps) >= MAX_SPANS else ONE_DAY  # a wider gap starts a new span
-    return [(_began(first), _began(last + ONE_DAY) - AN_INSTANT) for first, last in day_spans(ordered, apart)]
+    steps = sorted((day - previous for previous, day in pairwise(ordered)), reverse=True)
+    # Each step longer than `max_step` starts another span. At most MAX_SPANS - 1 steps are longer than the step at this index.
+    max_step = steps[MAX_SPANS - 1] if len(steps) >= MAX_SPANS else ONE_DAY
+    return [(_midnight(first), _midnight(last + ONE_DAY) - MICROSECOND) for first, last in day_spans(ordered, max_step)]
 
 
-def _began(day: date) -> datetime:
+def _midnight(day: date) -> datetime:
+    """The first instant of the day, in UTC."""
     return datetime.combine(day, time(), UTC)

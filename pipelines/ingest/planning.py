@@ -1,4 +1,4 @@
-"""Plans a run: its new segments, their contents, and which of their messages are already in the lake. No Spark."""
+"""Plans a run: which segments are new, what they contain, and which of their messages the lake already has. No Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +30,9 @@ from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
 
-# The outcome stream is not here: its rows are deduplicated by (vin, seq), not by message.
-WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of its messages
+# Streams whose segments are compared for messages with the same seq, each with the table that has the seqs of its messages. The
+# outcome stream is absent, because its rows are deduplicated by (vin, seq) instead.
+DEDUPLICATED_STREAMS: Mapping[Stream, Table] = {
     Stream.TRIGGER: IDS,
     Stream.DATA: IDS,
     Stream.ECQ: ECQ_INDEX,
@@ -41,47 +42,55 @@ WATCHED: Mapping[Stream, Table] = {  # stream → the table that has the seqs of
     Stream.XRAY_STATUS: XRAY_STATUS,
 }
 SIGNALS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
-PAYLOADS = (Stream.DATA, Stream.TRIGGER)  # streams whose messages may carry a payload
+PAYLOAD_STREAMS = (Stream.DATA, Stream.TRIGGER)  # streams whose messages may carry a payload
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """Messages and files that a run refuses because they broke a rule before, with the reasons."""
+    """Messages and whole files that a run refuses because an earlier audit found that they break a rule."""
 
-    messages: Mapping[int, str] = field(default_factory=dict)  # by seq
-    files: Mapping[str, str] = field(default_factory=dict)  # whole files, by path
+    messages: Mapping[int, str] = field(default_factory=dict)  # seq → reason
+    files: Mapping[str, str] = field(default_factory=dict)  # path → reason
 
     def __len__(self) -> int:
         return len(self.messages) + len(self.files)
 
     def __or__(self, other: "Exclusions") -> "Exclusions":
+        """The exclusions of both; where both have a reason, that of the left operand stays."""
         return Exclusions({**other.messages, **self.messages}, {**other.files, **self.files})
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run's work, and the snapshots of main on which it is based."""
+    """The segments that a run ingests, and the snapshots of main on which the run is based."""
 
-    base: Mapping[str, int]  # table name → snapshot id
+    base: Mapping[str, int]  # table name → id of main's snapshot
     segments: Sequence[Segment]
-    probes: Mapping[str, Probe]  # by path
-    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs that another segment has already brought
-    problems: Mapping[str, str] = field(default_factory=dict)  # path → why the file is refused as a whole
-    aside: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused
+    probes: Mapping[str, Probe]  # path → what the segment contains
+    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs to skip, because another segment has them
+    problems: Mapping[str, str] = field(default_factory=dict)  # path → why the whole file is refused
+    excluded: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Path → recorder that the file name claims, for segments that were not compared with other recorders' because of it."""
-        found = {s.path: span.node for s in self.segments if s.stream in WATCHED and (span := _span(s, self.probes[s.path]))}
-        return {path: node for path, node in found.items() if node is not None}
+        """Path → number of the recorder that, according to the file name, assigned all seqs of the segment.
 
-    def of(self, stream: Stream) -> list[Segment]:
+        These segments were not compared with segments of other recorders, so the reader must verify the number.
+        """
+        nodes: dict[str, int] = {}
+        for segment in self.segments:
+            span = _span(segment, self.probes[segment.path])
+            if segment.stream in DEDUPLICATED_STREAMS and span is not None and span.node is not None:
+                nodes[segment.path] = span.node
+        return nodes
+
+    def segments_of(self, stream: Stream) -> list[Segment]:
         """The segments of one stream."""
         return [segment for segment in self.segments if segment.stream is stream]
 
-    def messages(self, stream: Stream) -> int:
+    def message_count(self, stream: Stream) -> int:
         """The number of messages in the segments of one stream."""
-        return sum(self.probes[segment.path].messages for segment in self.of(stream))
+        return sum(self.probes[segment.path].messages for segment in self.segments_of(stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,138 +98,178 @@ class Span:
     """A segment's path and seq range."""
 
     path: str
-    first: int
-    last: int
-    derived: bool = False
+    first: int  # lowest seq
+    last: int  # highest seq
+    derived: bool = False  # whether the seqs were derived from the path, because the file has none
 
     @property
     def node(self) -> int | None:
-        """The recorder that assigned all of the segment's seqs; None if unknown."""
+        """The number of the recorder that, according to the path, assigned all seqs of the segment; None if unknown."""
         return None if self.derived else claimed_node(self.path, self.first, self.last)
 
-    def may_share(self, other: "Span") -> bool:
-        """Whether both may hold the same seq; no two recorders assign the same one."""
-        return self.last >= other.first and (self.node is None or other.node is None or self.node == other.node)
+    def may_share_seqs(self, other: "Span") -> bool:
+        """Whether this segment and `other`, whose range does not begin before this one's, may contain the same seq.
+
+        Segments of different recorders cannot, because no two recorders assign the same seq.
+        """
+        ranges_overlap = self.last >= other.first
+        differ_in_node = self.node is not None and other.node is not None and self.node != other.node
+        return ranges_overlap and not differ_in_node
 
 
 @dataclass(slots=True)
 class Overlaps:
-    """Result of comparing segments with overlapping seq ranges: the seqs to skip and the files to refuse, by path."""
+    """Result of comparing segments with overlapping seq ranges."""
 
-    skips: dict[str, list[int]] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    skips: dict[str, list[int]] = field(default_factory=dict)  # path → seqs to skip
+    problems: dict[str, str] = field(default_factory=dict)  # path → why the whole file is refused
 
 
-def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Exclusions | None = None) -> Plan:
-    """Plan the new segments in this part of the archive.
+def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, exclusions: Exclusions | None = None) -> Plan:
+    """Plan a run that ingests the new segments in this part of the archive.
 
-    `base` is read first and includes every committed run; a run published later overtakes this one, which then starts again.
+    The base snapshots are read first, and contain every run that is committed by then. If another run is published afterwards,
+    this run cannot be published, and must start again with a new plan.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
-    base, ledger = main_snapshots(catalog, loaded), Ledger(loaded)
-    offered = archive.segments(part) if isinstance(part, Interval | None) else part
-    known = ledger.known(segment.path for segment in offered)
-    new = [segment for segment in offered if segment.path not in known]
+    base = main_snapshots(catalog, loaded)
+    ledger = Ledger(loaded)
+    candidates = archive.segments(part) if isinstance(part, Interval | None) else part
+    known = ledger.known(segment.path for segment in candidates)
+    new = [segment for segment in candidates if segment.path not in known]
     if any(segment.stream in SIGNALS for segment in new):
-        # Include them in the base, so that later publications to them overtake this run.
         make_signal_tables(catalog)
+        # Add the snapshots of the new tables. Those that `base` already has must stay, to be consistent with each other.
         base = current_snapshots(catalog, loaded) | base
-    probes = dict(zip((s.path for s in new), probe(archive, new), strict=True))
+    probes = dict(zip((segment.path for segment in new), probe(archive, new), strict=True))
+    overlaps = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
     complete_from = pruned_before(loaded)
-    pruned = 0 if complete_from is None else first_seq_at(complete_from)
-    found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
-    for stream, replays in product(WATCHED, (False, True)):
-        # A replay has seqs that the archive already has, those of refused messages. Only another replay can duplicate it.
-        fresh = _spans(_span(s, probes[s.path]) for s in new if s.stream is stream and s.is_replay is replays)
+    complete_from_seq = 0 if complete_from is None else first_seq_at(complete_from)
+    # Replays are compared only with other replays: the seqs in a replay are those of refused messages, so the segments with the
+    # original messages contain them too.
+    for stream, replayed in product(DEDUPLICATED_STREAMS, (False, True)):
+        compared = [segment for segment in new if segment.stream is stream and segment.is_replay is replayed]
+        fresh = _sorted_spans(_span(segment, probes[segment.path]) for segment in compared)
         if fresh:
-            near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
-            old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
-            _find_overlaps(catalog, archive, WATCHED[stream], fresh, old, found, pruned)
-    bringing = (span for s in new if s.stream in PAYLOADS and not s.is_replay and (span := _span(s, probes[s.path])))
-    for path, seqs in still_refused(catalog, base, archive, ((s.path, s.first, s.last) for s in bringing)).items():
-        found.skips[path] = sorted({*found.skips.get(path, ()), *seqs})
-    aside = aside or Exclusions()
-    return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
+            old = _old_spans(ledger, stream, fresh, replayed=replayed)
+            _find_overlaps(catalog, archive, DEDUPLICATED_STREAMS[stream], fresh, old, overlaps, complete_from_seq)
+    with_payloads = [segment for segment in new if segment.stream in PAYLOAD_STREAMS and not segment.is_replay]
+    payload_spans = _sorted_spans(_span(segment, probes[segment.path]) for segment in with_payloads)
+    refused = still_refused(catalog, base, archive, ((span.path, span.first, span.last) for span in payload_spans))
+    for path, seqs in refused.items():
+        overlaps.skips[path] = sorted({*overlaps.skips.get(path, ()), *seqs})
+    exclusions = exclusions or Exclusions()
+    return Plan(base, new, probes, overlaps.skips, {**overlaps.problems, **exclusions.files}, exclusions.messages)
+
+
+def _old_spans(ledger: Ledger, stream: Stream, fresh: list[Span], *, replayed: bool) -> list[Span]:
+    """The ingested segments of the stream within the seq range of the fresh ones; only replays, or only other segments."""
+    first = min(span.first for span in fresh)
+    last = max(span.last for span in fresh)
+    rows = [row for row in ledger.overlapping(stream, first, last) if is_replay(row["path"]) is replayed]
+    return _sorted_spans(Span(row["path"], row["first_seq"], row["last_seq"]) for row in rows)
 
 
 def _span(segment: Segment, probed: Probe) -> Span | None:
+    """The segment's seq range; None if the segment has no seqs."""
     if probed.first_seq is None or probed.last_seq is None:
         return None
     return Span(segment.path, probed.first_seq, probed.last_seq, probed.derived)
 
 
-def _spans(spans: Iterable[Span | None]) -> list[Span]:
-    return sorted((span for span in spans if span is not None), key=lambda s: s.first)
+def _sorted_spans(spans: Iterable[Span | None]) -> list[Span]:
+    """The spans in the order of their lowest seqs, without None."""
+    return sorted((span for span in spans if span is not None), key=lambda span: span.first)
 
 
 def _find_overlaps(
-    catalog: Catalog, archive: Archive, table: Table, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
+    catalog: Catalog,
+    archive: Archive,
+    table: Table,
+    fresh: list[Span],
+    old: list[Span],
+    overlaps: Overlaps,
+    complete_from_seq: int,
 ) -> None:
-    """Find the seqs in each fresh segment that an old segment, or an earlier fresh one, also holds.
+    """Find the seqs of each fresh segment that an old segment, or an earlier fresh segment, also has; add them to `overlaps`.
 
-    The ledger may lack old segments with seqs below `pruned`; for those, `table` and quarantine are read instead.
+    For seqs below `complete_from_seq`, the ledger and thus `old` may lack segments, so `table` and quarantine are read instead.
 
-    A recorder's segments follow each other, and no other recorder assigns its seqs, so usually nothing is read. Seqs derived
-    from a path identify messages of that path alone: if they collide with others, the file is refused, not deduplicated.
+    Usually no file is read, because the seq ranges of one recorder's segments follow each other without overlaps, and no other
+    recorder assigns the same seqs. Seqs derived from a path are valid for that path only: if they collide with other seqs, the
+    whole file is refused.
     """
-    late = [span for span in fresh if span.first < pruned]
-    touched = _overlapping(fresh, old) | {span.path for span in late}
-    if not touched:
+    unchecked_by_ledger = [span for span in fresh if span.first < complete_from_seq]
+    paths_to_read = _overlapping_paths(fresh, old) | {span.path for span in unchecked_by_ledger}
+    if not paths_to_read:
         return
-    seen = _seqs_in_lake(catalog, archive, table, [s for s in old if s.path in touched], late)
-    for span in (s for s in fresh if s.path in touched):
+    overlapping_old = [span for span in old if span.path in paths_to_read]
+    known_seqs = _seqs_in_lake(catalog, archive, table, overlapping_old, unchecked_by_ledger)
+    for span in fresh:
+        if span.path not in paths_to_read:
+            continue
         try:
             seqs = seqs_of(archive, span.path)
         except Unreadable as exc:
-            found.problems[span.path] = str(exc)
+            overlaps.problems[span.path] = str(exc)
             continue
-        again = [seq for seq in seqs if seq in seen]
-        if again and span.derived:
-            found.problems[span.path] = (
-                f"the seqs derived from its path collide with others ({again[0]}); put it under another name"
+        duplicates = [seq for seq in seqs if seq in known_seqs]
+        if duplicates and span.derived:
+            overlaps.problems[span.path] = (
+                f"the seqs derived from its path collide with others ({duplicates[0]}); put it under another name"
             )
             continue
-        if again:
-            found.skips[span.path] = again
-        seen.update(seqs)
+        if duplicates:
+            overlaps.skips[span.path] = duplicates
+        known_seqs.update(seqs)
 
 
-def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], late: list[Span]) -> set[int]:
-    """Seqs in old segments, and all seqs in the tables within the ranges of `late` segments and of deleted old ones."""
-    seen: set[int] = set()
-    gone = list(late)
+def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], unchecked_by_ledger: list[Span]) -> set[int]:
+    """The seqs of the old segments, and the seqs in the lake's tables within the ranges of `unchecked_by_ledger`.
+
+    Seqs of an old segment whose file is past the archive's retention are read from the tables too.
+    """
+    seqs: set[int] = set()
+    spans_in_tables = list(unchecked_by_ledger)
     for span in old:
         if archive.exists(span.path):
-            seen.update(seqs_of(archive, span.path))
+            seqs.update(seqs_of(archive, span.path))
         else:
-            gone.append(span)
-    if gone:  # past the archive's retention: the file is gone, its rows are not
-        for each in (table,) if is_replay(gone[0].path) else (table, QUARANTINE):
-            seen |= _seqs_of(catalog, each, min(s.first for s in gone), max(s.last for s in gone))
-    return seen
+            spans_in_tables.append(span)
+    if spans_in_tables:
+        first = min(span.first for span in spans_in_tables)
+        last = max(span.last for span in spans_in_tables)
+        # Quarantine has the seqs of the original messages, which a replay repeats.
+        tables = (table,) if is_replay(spans_in_tables[0].path) else (table, QUARANTINE)
+        for searched in tables:
+            seqs |= _seqs_in_table(catalog, searched, first, last)
+    return seqs
 
 
-def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
-    """Paths of both segments in each overlap of seq ranges that involves a fresh one."""
-    touched: set[str] = set()
-    is_fresh = {span.path for span in fresh}
-    open_spans: list[Span] = []
-    for span in sorted([*fresh, *old], key=lambda s: s.first):
-        open_spans = [s for s in open_spans if s.last >= span.first]
-        for other in open_spans:
-            if (span.path in is_fresh or other.path in is_fresh) and other.may_share(span):
-                touched |= {span.path, other.path}
+def _overlapping_paths(fresh: list[Span], old: list[Span]) -> set[str]:
+    """Paths of all segments, fresh or old, that may have a seq in common with another segment, if one of the two is fresh."""
+    paths: set[str] = set()
+    fresh_paths = {span.path for span in fresh}
+    open_spans: list[Span] = []  # segments whose range reaches the current segment's lowest seq
+    for span in _sorted_spans([*fresh, *old]):
+        open_spans = [open_span for open_span in open_spans if open_span.last >= span.first]
+        for open_span in open_spans:
+            has_fresh = span.path in fresh_paths or open_span.path in fresh_paths
+            if has_fresh and open_span.may_share_seqs(span):
+                paths |= {span.path, open_span.path}
         open_spans.append(span)
-    return touched
+    return paths
 
 
-def _seqs_of(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
-    assert table.day_of is not None  # true of every table passed in
-    seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
-    if table is not QUARANTINE:  # partitioned by the day of its seq
-        day = table.day_of
-        seqs = And(seqs, where(GreaterThanOrEqual, day, datetime_of(first)), where(LessThanOrEqual, day, datetime_of(last)))
-    found: set[int] = set()
-    for batch in catalog.load_table(table.identifier).scan(seqs, ("seq",)).to_arrow_batch_reader():
-        found.update(pc.unique(batch["seq"]).to_pylist())  # a trigger has a row for each vehicle
-    return found
+def _seqs_in_table(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
+    """The distinct seqs in [first, last] that main of the table has."""
+    day = table.day_of
+    assert day is not None  # every table passed in has a day column
+    row_filter = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
+    if table is not QUARANTINE:  # the day column of all other tables is the time in the seq, so days can be pruned
+        is_in_days = And(where(GreaterThanOrEqual, day, datetime_of(first)), where(LessThanOrEqual, day, datetime_of(last)))
+        row_filter = And(row_filter, is_in_days)
+    seqs: set[int] = set()
+    for batch in catalog.load_table(table.identifier).scan(row_filter, ("seq",)).to_arrow_batch_reader():
+        seqs.update(pc.unique(batch["seq"]).to_pylist())  # a trigger has a row for each vehicle, all with the same seq
+    return seqs

@@ -1,17 +1,21 @@
-"""Publication: one compare-and-swap commits a run. The next run finishes what a crashed run left half published.
+"""Publication: one compare-and-swap commits a run. If a run crashes while it is being published, the next run finishes it.
 
-A run writes at most one snapshot per table, each on the table's branch `run_…` and based on main as of the start of the run.
-Its snapshot of `ingested_segments` is written last and names the others (the *pins*). Moving main of `ingested_segments` from
-the run's base snapshot to this one is the commit point: it fails if another run was faster, and the run must then be done
-again. Afterwards the run itself, or any later one, brings the pinned snapshots to the other mains: it moves main to the
-snapshot or, where compaction has rewritten main's files in the meantime, repeats the change on top (`rebase`).
+A run writes at most one snapshot per table, to its branch `run_…` of the table, on top of the table's main as of the start of
+the run (the *base*). The snapshot of `ingested_segments` is written last and names the run's other snapshots (the *pins*).
 
-The base snapshots of a run must be consistent: it reads main of `ingested_segments`, finishes the runs committed in *that*
-snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that read overtakes it.
-So a committed run is in every main before the next can commit: only the newest run, or one with an open branch, is unfinished.
+The commit point moves main of `ingested_segments` from the base to the run's snapshot. This fails if another run was published
+first, and the run must then start again. After the commit point, the run is *finished*, by itself or by any later run: main of
+every other table is moved to the pinned snapshot. If compaction has rewritten the files of main since the run began, the run's
+change is repeated on top of main instead (`rebase`).
 
-Jobs that change rows on which ingest relies (data, meta, outcomes) do so in a run; compaction, which changes files and no rows,
-moves mains directly. Of the jobs that rewrite, one at a time holds the lease (`lease`), and only its holder's runs can commit.
+The base snapshots of a run must be consistent with each other. So the run loads `ingested_segments`, finishes the runs committed
+in the loaded main, and only then reads the mains of the other tables (`main_snapshots`). If another run is published after
+`ingested_segments` was loaded, the commit point fails. It follows that a committed run is in every main before the next run can
+commit. So a committed run can be unfinished only if it is the newest, or has an open branch.
+
+Jobs that change rows on which ingest relies (data, meta, outcomes) do so in a run. Compaction changes files but no rows, and
+moves the mains directly. Only one of the jobs that rewrite tables holds the lease at a time (`lease`), and of these jobs' runs,
+only the holder's can be committed.
 """
 
 import json
@@ -22,7 +26,7 @@ from datetime import datetime, timedelta
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
@@ -54,8 +58,8 @@ from pipelines.ingest.branches import (
 from pipelines.ingest.lease import fence
 from pipelines.ingest.rebase import is_change_of, repeat
 
-MAX_ATTEMPTS = 60
-COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the commit reply may retry this long
+MAX_ATTEMPTS = 60  # attempts at a commit
+COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the reply to its commit may retry this long
 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
@@ -64,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PinnedSnapshot:
-    """One table's snapshot in a run."""
+    """The snapshot of a table that a run has written."""
 
     table: Table
     snapshot_id: int
@@ -73,22 +77,23 @@ class PinnedSnapshot:
 def publish(
     catalog: Catalog, run_id: str, passed_audit: Callable[[Snapshot], bool] = lambda _: True, *, must: bool = False
 ) -> bool:
-    """Commit the run and bring it to every main; False if it has nothing to publish. Idempotent.
+    """Commit the run and move every main to its snapshots; return False if it has nothing to publish. Idempotent.
 
-    `passed_audit` is called with the snapshot that would be committed. With `must`, the caller has written the run, so a missing
-    branch is an error.
+    `passed_audit` is called with the run's snapshot of `ingested_segments` before it is committed. With `must`, the caller knows
+    that the run was written, so a missing branch is an error.
 
     Raises:
-        ConcurrentPublish: another run was published since this one began, `passed_audit` refused the snapshot on the branch,
-            or, with `must`, another job has closed the run.
-        LeaseLost: another job has taken the lease of this job, which rewrites tables. Nothing was published.
+        ConcurrentPublish: another run was published since this run began, `passed_audit` returned False, or, with `must`,
+            another job has closed the run. Nothing was published.
+        LeaseLost: another job has taken this job's lease. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
-    mine = written is not None and properties_of(written).get(RUN_ID) == run_id
-    is_done = is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id)
+    has_rows = written is not None and properties_of(written).get(RUN_ID) == run_id
+    # Without a branch, the run may have been published so long ago that its snapshot has expired, so its rows are looked up too.
+    is_done = is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if has_rows else is_published(catalog, run_id)
     if is_done:
         log.info("run already committed", run_id=run_id)
-    elif written is None or not mine or written.parent_snapshot_id is None:
+    elif written is None or not has_rows or written.parent_snapshot_id is None:
         if must:
             raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
         log.info("nothing to publish", run_id=run_id)
@@ -104,7 +109,10 @@ def publish(
 
 
 def finish_committed_runs(catalog: Catalog, segments: IcebergTable | None = None) -> None:
-    """Bring every run committed (in `segments` as loaded, or by now) to every main, and drop its branches."""
+    """Finish committed runs: move every main to their snapshots, and drop their branches.
+
+    Runs count as committed if main of `segments` contains them. By default, the table is loaded now.
+    """
     table = segments or catalog.load_table(SEGMENTS.identifier)
     for run in unfinished(table):
         for pinned in pins_in(run):
@@ -113,38 +121,49 @@ def finish_committed_runs(catalog: Catalog, segments: IcebergTable | None = None
 
 
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
-    """Consistent snapshots of main, by table name: that of `segments` as loaded, the others with every run committed in it."""
+    """Table name → id of main's snapshot, all consistent with each other.
+
+    The snapshot of `ingested_segments` is that of `segments` as loaded. The other snapshots contain every run committed in it.
+    """
     finish_committed_runs(catalog, segments)
     return current_snapshots(catalog, segments)
 
 
 def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
-    """The snapshot id of main by table name; that of `ingested_segments` as loaded in `segments`.
+    """Table name → id of main's snapshot: of `ingested_segments` as loaded in `segments`, of all other tables at present.
 
     Raises:
         Permanent: a table is newer than this code.
     """
-    tables = run_tables_of(catalog)
-    return {t.name: _main_snapshot_id(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in tables}
+    snapshots: dict[str, int] = {}
+    for table in run_tables_of(catalog):
+        loaded = segments if table is SEGMENTS else catalog.load_table(table.identifier)
+        snapshots[table.name] = _main_snapshot_id(loaded, table)
+    return snapshots
 
 
-def _main_snapshot_id(table: IcebergTable, known: Table) -> int:
-    require_not_newer(table, known)  # after the base is read, so that a later migration overtakes the run
+def _main_snapshot_id(table: IcebergTable, definition: Table) -> int:
+    """The id of main's snapshot; raises `Permanent` if the table is newer than its definition in this code."""
+    # If a migration is published after this check, the run with this base can no longer be published: a migration is a run too.
+    require_not_newer(table, definition)
     snapshot = table.current_snapshot()
     assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"
     return snapshot.snapshot_id
 
 
 def unfinished(segments: IcebergTable) -> list[Snapshot]:
-    """Committed runs that may be missing from some main: the newest, and those with an open branch; oldest first.
+    """Committed runs that may be missing from some main, oldest first: the newest run, and all runs with an open branch.
 
-    A run's branch of `ingested_segments` is dropped last, but another attempt at the same run may have dropped it already.
+    The newest run counts even without a branch. Its branch of `ingested_segments` is normally dropped last, but another attempt
+    at the same run may have dropped it already.
     """
-    return [s for place, s in enumerate(committed_runs(segments)) if place == 0 or _is_open(segments, s)][::-1]
+    newest_first = committed_runs(segments)
+    candidates = [run for run in newest_first if run is newest_first[0] or _is_open(segments, run)]
+    return candidates[::-1]
 
 
 def committed_runs(segments: IcebergTable) -> list[Snapshot]:
-    """Snapshots of committed runs, newest first, as far back as they are kept, without runs that were rolled back."""
+    """Snapshots of committed runs, newest first, back to the oldest that has not expired; without runs that were rolled back."""
     runs: list[Snapshot] = []
     undone: set[int] = set()
     for snapshot in ancestors(segments):
@@ -158,7 +177,8 @@ def committed_runs(segments: IcebergTable) -> list[Snapshot]:
 
 
 def _is_unfinished(catalog: Catalog, run: Snapshot) -> bool:
-    return any(run.snapshot_id == left.snapshot_id for left in unfinished(catalog.load_table(SEGMENTS.identifier)))
+    candidates = unfinished(catalog.load_table(SEGMENTS.identifier))
+    return run.snapshot_id in {candidate.snapshot_id for candidate in candidates}
 
 
 def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
@@ -167,35 +187,37 @@ def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
 
 
 def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> bool:
-    """Whether the run is committed: its snapshot or, once snapshots have expired, its rows are in main of `ingested_segments`.
+    """Whether the run is committed: main of `ingested_segments` has its snapshot or, if that has expired, its rows.
 
-    With `now`, only rows of the last days count: a run id that is used again after that names a new run.
+    With `now`, rows older than `COMMIT_REPLY_RETENTION` do not count: if the run id is used again after that, it names a new run.
     """
     table = catalog.load_table(SEGMENTS.identifier)
     if is_committed(table, run_id):
         return True
-    mine = where(EqualTo, "run_id", run_id)
-    lately = mine if now is None else And(mine, where(GreaterThanOrEqual, "ingested_at", now - COMMIT_REPLY_RETENTION))
-    return bool(table.scan(lately, ("path",), limit=1).to_arrow().num_rows)
+    row_filter: BooleanExpression = where(EqualTo, "run_id", run_id)
+    if now is not None:
+        row_filter = And(row_filter, where(GreaterThanOrEqual, "ingested_at", now - COMMIT_REPLY_RETENTION))
+    return bool(table.scan(row_filter, ("path",), limit=1).to_arrow().num_rows)
 
 
 def is_committed(segments: IcebergTable, run_id: str) -> bool:
-    """Whether the run is committed, by the snapshots that are kept; sufficient while the run's branch is open."""
-    return any(properties_of(s)[RUN_ID] == run_id for s in committed_runs(segments))
+    """Whether main of `ingested_segments` has the run's snapshot. While the run's branch is open, the snapshot cannot expire."""
+    return any(properties_of(run)[RUN_ID] == run_id for run in committed_runs(segments))
 
 
 def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
-    """The summary property that names a run's snapshots, by table name."""
+    """The property of the run's snapshot of `ingested_segments` that names its other snapshots (table name → snapshot id)."""
     return {PINS: json.dumps(dict(sorted(snapshots.items())))}
 
 
 def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
-    """The snapshots pinned by a run's snapshot of `ingested_segments`."""
-    named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
+    """The snapshots that a run's snapshot of `ingested_segments` pins."""
+    pins: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
+    return [PinnedSnapshot(table, pins[table.name]) for table in EVERY_RUN_TABLE if table.name in pins]
 
 
 def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
+    """Move main of the table to the pinned snapshot of a committed run, or to a rebase of that snapshot."""
     run_id = properties_of(run)[RUN_ID]
     for _ in range(MAX_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
@@ -205,7 +227,8 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
         written = table.snapshot_by_id(pinned.snapshot_id)
         is_next = main is not None and written is not None and written.parent_snapshot_id == main.snapshot_id
         if not is_next and not _is_unfinished(catalog, run):
-            # This process was paused: main has the change, although the snapshot that shows it may have expired.
+            # While this process was paused, another one finished the run. Main has the change, even if the snapshot by which
+            # `is_in_main` recognizes it has expired.
             log.info("run finished by another process", run_id=run_id)
             return
         if main is None or written is None:
@@ -217,34 +240,36 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
         if not is_next:
             log.info("main was compacted since the run began; rebasing", table=pinned.table.name)
             target = repeat(catalog, pinned.table, written, main)
-        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch_of(run_id)):
+        if _move_main(catalog, pinned.table, main.snapshot_id, target, drop_branch=branch_of(run_id)):
             return
     raise Retryable(f"too many concurrent commits to {pinned.table.identifier}; try again")
 
 
 def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
-    """Whether main contains the change that a run wrote as this snapshot: the snapshot itself, or its rebase."""
+    """Whether main contains this snapshot of a run, or its rebase."""
     return any(is_change_of(snapshot, snapshot_id) for snapshot in ancestors(table))
 
 
 def _move_main(
-    catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "", fenced_by: Fence = lambda _: ()
+    catalog: Catalog, table: Table, expected: int, target: int, *, drop_branch: str = "", fenced_by: Fence = lambda _: ()
 ) -> bool:
-    """Move main from `expected` to `target`, and drop branch `and_drop` in the same commit; False if main was elsewhere.
+    """Move main from snapshot `expected` to snapshot `target`, and drop the branch `drop_branch` in the same commit.
 
-    After a lost reply, main is read again. `fenced_by` returns further requirements of the commit.
+    `fenced_by` returns additional requirements of the commit. Returns False if main was at another snapshot. If the reply to the
+    commit is lost, main is read again.
     """
     for _ in range(MAX_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
         if main is None or main.snapshot_id != expected:
-            return is_in_main(loaded, target)  # the reply was lost; by now, another run may have been published on top
+            # An earlier commit of this loop may have succeeded without a reply, and another run may be on top of `target` by now.
+            return is_in_main(loaded, target)
         move = SetSnapshotRefUpdate.model_validate({"ref-name": MAIN, "type": "branch", "snapshot-id": target})
-        drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
+        drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": drop_branch})] if drop_branch in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))
         try:
             commit(loaded, (*guards, *fenced_by(loaded)), (move, *drops))
         except (CommitFailedException, CommitStateUnknownException):
-            continue  # another ref moved, or the reply was lost: read again
+            continue  # another ref moved, or the reply was lost: load the table again
         return True
     raise Retryable(f"too many concurrent commits to {table.identifier}; try again")

@@ -1,7 +1,7 @@
-"""Finds what to set aside of a run that breaks rules: the messages behind the bad rows, each with the rule as its reason.
+"""Finds the offenders of a run that breaks rules: the messages from which the bad rows came, and the files with bad ledger rows.
 
-A file whose own ledger row is bad is set aside as a whole, and that row says why. `chunks.ingest_and_audit` then writes the run
-again without them.
+The reason of each offender is the rule that it breaks. `chunks.ingest_and_audit` then writes the run again without the
+offenders. The messages go to quarantine; the ledger row of an offending file records the reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +21,11 @@ from pipelines.ingest.ledger import segments_of
 from pipelines.ingest.planning import Exclusions
 from pipelines.ingest.run import Run
 
-MAX_NAMES_IN_ALERT = 5  # messages that an alert names
+MAX_NAMES_IN_ALERT = 5  # messages and files that an alert names
 
 Key = tuple[Any, ...]
-# For tables whose rows lack the seq of their message: the streams to search, the parser of each, and the row's key there.
+# For tables whose rows lack the seq of their message: the streams to search, each with its parser, and a function that returns
+# the table key of a parsed row.
 SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
     META.name: ({Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}, lambda row: (row["data_id"],)),
     OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
@@ -33,23 +34,27 @@ SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[di
 
 
 def offenders(run: Run, audit: Audit) -> Exclusions:
-    """Messages and files behind the rows that break rules of severity `error`, each with the first broken rule as its reason."""
-    aside = Exclusions()
+    """The messages and files that break rules of severity `error`. The reason of each names the first rule that it breaks."""
+    exclusions = Exclusions()
     for finding in audit.failures:
-        why = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
+        reason = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
         if finding.table == SEGMENTS.name:
-            aside |= Exclusions(files={str(key[0]): why for key in finding.keys})
+            exclusions |= Exclusions(files={str(key[0]): reason for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
-            aside |= Exclusions(dict.fromkeys(_source_seqs(run, finding), why))
-        else:
-            aside |= Exclusions({int(key[0]): why for key in finding.keys if key[0] is not None})
-    return aside
+            exclusions |= Exclusions(dict.fromkeys(_source_seqs(run, finding), reason))
+        else:  # the first key column is the seq
+            exclusions |= Exclusions({int(key[0]): reason for key in finding.keys if key[0] is not None})
+    return exclusions
 
 
 def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
-    """Seqs of the messages behind the finding's rows, found by parsing the run's files: slow, but rarely needed."""
+    """Yield the seqs of the messages from which the finding's rows came.
+
+    They are found by parsing the run's files, which is slow but rarely needed.
+    """
     parsers, key_of = SOURCE_OF_ROWS[finding.table]
-    wanted, archive = set(finding.keys), run.archive
+    bad_keys = set(finding.keys)
+    archive = run.archive
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
     for path, stream in segments_of(run.catalog, run.run_id):
         if stream not in parsers:
@@ -60,20 +65,22 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
             continue
         for batch in parsers[stream](messages, limits):
             accepted = batch.filter(pc.is_null(batch["reason"])).to_pylist()
-            yield from (row["seq"] for row in accepted if key_of(row) in wanted)
+            yield from (row["seq"] for row in accepted if key_of(row) in bad_keys)
 
 
-def send_alert(settings: Settings, run_id: str, aside: Exclusions) -> None:
-    """Alert that the run was published without these messages and files."""
-    named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
-    shown = ", ".join(named[:MAX_NAMES_IN_ALERT]) + (", …" if len(named) > MAX_NAMES_IN_ALERT else "")
-    why = sorted({*aside.messages.values(), *aside.files.values()})
-    text = f"run {run_id} quarantined {len(aside)} messages or files ({shown}): {'; '.join(why)}"
+def send_alert(settings: Settings, run_id: str, exclusions: Exclusions) -> None:
+    """Alert that these messages and files are excluded from the run, which has now passed its audit."""
+    names = [*(f"seq {seq}" for seq in sorted(exclusions.messages)), *sorted(exclusions.files)]
+    shown = ", ".join(names[:MAX_NAMES_IN_ALERT])
+    if len(names) > MAX_NAMES_IN_ALERT:
+        shown += ", …"
+    reasons = sorted({*exclusions.messages.values(), *exclusions.files.values()})
+    text = f"run {run_id} quarantined {len(exclusions)} messages or files ({shown}): {'; '.join(reasons)}"
     alert(
         settings,
         "set aside",
         f"{text}; see `manifold quarantine ls`",
         run_id=run_id,
-        messages=sorted(aside.messages),
-        files=sorted(aside.files),
+        messages=sorted(exclusions.messages),
+        files=sorted(exclusions.files),
     )

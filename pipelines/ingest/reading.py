@@ -1,4 +1,4 @@
-"""Segments as DataFrames: each Spark worker reads, checks and parses whole files, and refuses messages or sets them aside."""
+"""Reads segments into DataFrames: each Spark worker reads, checks and parses whole files, and refuses messages and files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,108 +20,124 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 from pipelines.spark.parallelism import parallelism
 
-if TYPE_CHECKING:  # workers import this module, and none of these
+if TYPE_CHECKING:  # Spark workers import this module, and must not import these two
     from pipelines.ingest.attempt import Attempt
     from pipelines.ingest.planning import Plan
 
 PARTITIONS_PER_CORE = 4
-PART_BYTES = 1 << 20  # of the archive, per part: a part becomes a file in each table, and small files slow readers down
-KEPT_BYTES = 16 << 20  # kept of a file that is not a valid segment; the archive has all of it
+# Segments are read in parts of about this many bytes, one Spark partition each. A part becomes a file in each table, and small
+# files slow readers down.
+PART_BYTES = 1 << 20
+MAX_QUARANTINED_FILE_BYTES = 16 << 20  # of a file that is not a valid segment, quarantine keeps only the beginning
 
 Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A segment as a worker sees it."""
+    """A segment to read, as it is sent to a Spark worker."""
 
     path: str
-    skip: Sequence[int]  # already brought by another segment
-    own_seq: int  # quarantine key of the file itself
+    skip: Sequence[int]  # seqs to skip, because another segment has the same messages
+    own_seq: int  # seq of the file's row in quarantine, if the file is refused
     began_at: datetime
-    problem: str | None  # why it must not be read
-    node: int | None = None  # the recorder that its name claims for all of its seqs, to be verified
+    problem: str | None  # why the file is refused without being read; None: read it
+    node: int | None = None  # number of the recorder that, according to the name, assigned all seqs; to be verified
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to read: segments of one stream, the seqs in them to skip, and files that must not be read."""
+    """The segments of one stream to read, with the messages to skip and the messages and files to refuse."""
 
     archive: Archive
     segments: Sequence[Segment]
-    skips: Mapping[str, Sequence[int]]  # by path
-    problems: Mapping[str, str]  # by path
+    skips: Mapping[str, Sequence[int]]  # path → seqs to skip
+    problems: Mapping[str, str]  # path → why the whole file is refused
     limits: Limits
-    nodes: Mapping[str, int] = field(default_factory=dict)  # by path: the recorder that the file name claims for all seqs
-    aside: Mapping[int, str] = field(default_factory=dict)  # by seq: why the message is refused, whatever its content
+    nodes: Mapping[str, int] = field(default_factory=dict)  # path → recorder that, according to the name, assigned all seqs
+    excluded: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
 
     def file(self, segment: Segment) -> File:
-        """The segment, with everything needed to read it."""
-        skip = self.skips.get(segment.path, ())
-        began_at = segment.began_at or segment.modified_at
-        node = self.nodes.get(segment.path)
-        return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path), node)
+        """The segment with everything that a worker needs to read it."""
+        return File(
+            path=segment.path,
+            skip=self.skips.get(segment.path, ()),
+            own_seq=segment.own_seq,
+            began_at=segment.began_at or segment.modified_at,
+            problem=self.problems.get(segment.path),
+            node=self.nodes.get(segment.path),
+        )
 
 
 def source_of(attempt: "Attempt", plan: "Plan", stream: Stream) -> Source:
-    """The source to read for one stream."""
+    """The planned segments of one stream."""
     limits = Limits(attempt.settings.max_ids, attempt.settings.max_data_bytes, attempt.settings.inline_encoding)
     archive = Archive(attempt.settings.archive, attempt.settings.s3)
-    return Source(archive, plan.of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.aside)
+    return Source(archive, plan.segments_of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.excluded)
 
 
 def read_and_parse(
     source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True
 ) -> DataFrame:
-    """The parsed messages, and one refused row per unreadable file with the file's bytes as its message."""
-    wanted = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
-    if wanted > PARTITIONS_PER_CORE:  # fewer always fit, and to ask Spark may take a query
-        wanted = min(wanted, parallelism(spark) * PARTITIONS_PER_CORE)
-    parts = _balanced(source.segments, wanted)
-    files = [[source.file(segment) for segment in part] for part in parts]
-    read = _reader(files, dict(source.aside), source.archive, parser, source.limits, schema if with_unreadable else None)
-    # A range of part numbers, one per partition, needs no Python worker to create and no shuffle to distribute.
-    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, from_arrow_schema(schema))
+    """The rows of the parsed messages.
+
+    With `with_unreadable`, each unreadable file has one row too: a refused row with the file's bytes as its message.
+    """
+    part_count = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
+    if part_count > PARTITIONS_PER_CORE:  # a smaller count is always allowed, so Spark, which may need a query, is not asked
+        part_count = min(part_count, parallelism(spark) * PARTITIONS_PER_CORE)
+    parts = [[source.file(segment) for segment in group] for group in _balanced(source.segments, part_count)]
+    unreadable_schema = schema if with_unreadable else None
+    read = _reader(parts, dict(source.excluded), source.archive, parser, source.limits, unreadable_schema)
+    # A range has one part number per partition. Spark creates it without a Python worker, and distributes it without a shuffle.
+    part_numbers = spark.range(0, len(parts), step=1, numPartitions=max(1, len(parts)))
+    return part_numbers.mapInArrow(read, from_arrow_schema(schema))
 
 
 def _reader(
     parts: Sequence[Sequence[File]],
-    aside: Mapping[int, str],
+    excluded: Mapping[int, str],
     archive: Archive,
     parser: Parser,
     limits: Limits,
-    unreadable: pa.Schema | None,
+    unreadable_schema: pa.Schema | None,
 ) -> Reader:
-    """The function that Spark pickles, lists included; PySpark broadcasts it by itself once it exceeds 1 MiB."""
+    """A function for Spark workers that reads the parts whose numbers it gets.
 
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for part in batch["id"].to_pylist():
-                yield from read_files(parts[part], aside, archive, parser, limits, unreadable)
+    Spark pickles this function together with `parts` and `excluded`. Above 1 MiB, PySpark broadcasts the pickle automatically.
+    """
+
+    def read(part_numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in part_numbers:
+            for part_number in batch["id"].to_pylist():
+                yield from read_files(parts[part_number], excluded, archive, parser, limits, unreadable_schema)
 
     return read
 
 
-def _balanced(segments: Sequence[Segment], parts: int) -> list[list[Segment]]:
-    """Split into at most `parts` groups: the largest segment first, each to the smallest group so far."""
-    groups: list[list[Segment]] = [[] for _ in range(min(parts, len(segments)))]
+def _balanced(segments: Sequence[Segment], max_groups: int) -> list[list[Segment]]:
+    """Divide the segments into at most `max_groups` groups of similar size.
+
+    Segments are assigned in order of decreasing size, each to the group that is smallest so far.
+    """
+    groups: list[list[Segment]] = [[] for _ in range(min(max_groups, len(segments)))]
     sizes = [0] * len(groups)
     for segment in sorted(segments, key=lambda s: (-s.size, s.path)):
         smallest = sizes.index(min(sizes))
         groups[smallest].append(segment)
-        sizes[smallest] += segment.size + 1
+        sizes[smallest] += segment.size + 1  # plus 1, so that empty segments are distributed too
     return groups
 
 
 def read_files(
     files: Iterable[File],
-    aside: Mapping[int, str],
+    excluded: Mapping[int, str],
     archive: Archive,
     parser: Parser,
     limits: Limits,
-    unreadable: pa.Schema | None,
+    unreadable_schema: pa.Schema | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The parsed messages, and one refused row of schema `unreadable` per unreadable file (None: no such rows)."""
+    """Yield the rows of the parsed messages, and with `unreadable_schema` one refused row of that schema per unreadable file."""
     for file in files:
         content = archive.read(file.path)
         try:
@@ -130,50 +146,53 @@ def read_files(
             messages = decode(file.path, content).messages
             _require_node(messages, file.node)
         except Unreadable as exc:
-            if unreadable is not None:
-                yield _refused_file(file, str(exc), content, unreadable)
+            if unreadable_schema is not None:
+                yield _refused_file(file, str(exc), content, unreadable_schema)
             continue
-        yield from parser(set_aside(_without(messages, file.skip), aside), limits)
+        yield from parser(set_aside(_without(messages, file.skip), excluded), limits)
 
 
 def _require_node(messages: pa.Table, node: int | None) -> None:
-    """Verify that the seqs are those of the recorder named by the file, which was not compared with other recorders' files.
+    """Verify that recorder `node`, which the file name states, assigned all seqs of the file.
+
+    The check is necessary because a file whose name states a recorder was not compared with files of other recorders.
 
     Raises:
-        Unreadable: it has seqs of another recorder.
+        Unreadable: the file has seqs of another recorder.
     """
     if node is None:
         return
     seqs = messages["seq"].to_numpy()
-    others = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)
-    if (others != node).any():
-        other = others[others != node][0]
+    nodes = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)
+    if (nodes != node).any():
+        other = nodes[nodes != node][0]
         raise Unreadable(
             f"its name says that recorder {node} wrote it, and it has seqs of recorder {other}; give it another name"
         )
 
 
 def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The quarantine row of a file that is not a valid segment, under a seq of its own."""
-    if len(content) > KEPT_BYTES:
-        reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
-    kept = content[:KEPT_BYTES]
+    """The quarantine row of a file that is not a valid segment."""
+    kept = content[:MAX_QUARANTINED_FILE_BYTES]
+    if len(kept) < len(content):
+        reason += f"; of its {len(content)} bytes the first {len(kept)} are kept here, all of them in the archive"
     refusal = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
     return pa.RecordBatch.from_pylist([refusal], schema=schema)
 
 
 def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
+    """The messages except those with these seqs."""
     if not seqs:
         return messages
     return messages.filter(pc.invert(pc.is_in(messages["seq"], pa.array(seqs, pa.int64()))))
 
 
-def set_aside(messages: pa.Table, aside: Mapping[int, str]) -> pa.Table:
-    """Refuse the messages with these seqs, for the reasons given; the others are unchanged."""
-    if not aside:
+def set_aside(messages: pa.Table, excluded: Mapping[int, str]) -> pa.Table:
+    """Mark the excluded messages (seq → reason) as refused; all other messages are unchanged."""
+    if not excluded:
         return messages
-    place = messages.schema.get_field_index("refused_because")
-    refusals = zip(messages["seq"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
-    return messages.set_column(
-        place, messages.field(place), pa.array([aside.get(seq, why) for seq, why in refusals], pa.string())
-    )
+    seqs = messages["seq"].to_pylist()
+    reasons = messages["refused_because"].to_pylist()
+    new_reasons = [excluded.get(seq, reason) for seq, reason in zip(seqs, reasons, strict=True)]
+    index = messages.schema.get_field_index("refused_because")
+    return messages.set_column(index, messages.field(index), pa.array(new_reasons, pa.string()))

@@ -1,9 +1,11 @@
-"""Repeats a run's change on top of a main whose files were rewritten since the run began.
+"""Repeats a run's change on top of main, if main's files were rewritten since the run began.
 
-Nothing else can have happened to main: runs commit one after the other, each begins only when all earlier ones are in every
-main, and other jobs that move main change files and no rows. So the files that a run appended are appended again: a stream
-always has a run open, and would otherwise undo every compaction. After any other change, the table gets the content that the run
-produced, and is compacted again later.
+No rows of main can have changed since the run began: runs are committed one after the other, a run begins only when all earlier
+runs are in every main, and other jobs that move main rewrite files without changing rows.
+
+If the run appended files, they are appended to main again. This keeps the rewritten files, which matters to streaming ingest:
+with it, a run is always open, so otherwise every compaction would be undone. If the run made any other change, main gets the
+content of the run's snapshot. The rewritten files are then lost, and the table is compacted again later.
 """
 
 import secrets
@@ -22,41 +24,45 @@ from pipelines.ingest.restore_snapshot import replace_content
 
 @retry_conflicts
 def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
-    """Repeat the change of `written` on top of `main`; return the id of a snapshot to which main can be moved."""
-    name = f"{REPEAT}{secrets.token_hex(4)}"
-    catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
+    """Repeat the change of the run's snapshot `written` on top of `main`; return the id of the new snapshot.
+
+    The snapshot is committed to a temporary branch, which is dropped. The caller moves main to the snapshot.
+    """
+    branch = f"{REPEAT}{secrets.token_hex(4)}"
+    catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, branch).commit()
     loaded = catalog.load_table(table.identifier)
-    said = {name: value for name, value in properties_of(written).items() if name.startswith(OURS)}
-    properties = said | {ATTEMPT: name, REPEATS: str(written.snapshot_id)}
+    run_properties = {name: value for name, value in properties_of(written).items() if name.startswith(OURS)}
+    properties = run_properties | {ATTEMPT: branch, REPEATS: str(written.snapshot_id)}
     try:
         if written.summary is not None and written.summary.operation is Operation.APPEND:
-            _append(loaded, written, name, properties)
+            _append(loaded, written, branch, properties)
         else:
-            replace_content(catalog, table, written, name, properties)
-        after = catalog.load_table(table.identifier)
-        made = after.snapshot_by_name(name)
-        # If the branch was dropped in the meantime, PyIceberg has created it again, without the history of main.
-        if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(made, after.metadata)):
-            raise CommitFailedException(f"another job has dropped the branch {name} of {table.identifier}")
+            replace_content(catalog, table, written, branch, properties)
+        reloaded = catalog.load_table(table.identifier)
+        repeated = reloaded.snapshot_by_name(branch)
+        # If another job dropped the branch before the commit, PyIceberg has created it again, without the history of main.
+        if all(snapshot.snapshot_id != main.snapshot_id for snapshot in ancestors_of(repeated, reloaded.metadata)):
+            raise CommitFailedException(f"another job has dropped the branch {branch} of {table.identifier}")
     finally:
-        drop_branch(catalog, table, name)
-    assert made is not None  # it has ancestors
-    return made.snapshot_id
+        drop_branch(catalog, table, branch)
+    assert repeated is not None  # `main` is among its ancestors
+    return repeated.snapshot_id
 
 
 def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Append the same files, with their own partition spec if the table's has changed since.
+    """Append the files that `written` has added to the branch, with the partition spec with which they were written.
 
-    PyIceberg assumes the table's current spec for all files, so the local copy of the metadata gets theirs. Only the snapshot is
-    committed, and the commit is not retried, because a retry would reload the metadata.
+    PyIceberg uses the table's current spec for all files. If the files have another one, it becomes the current spec in the local
+    copy of the metadata. Only the snapshot is committed, not this copy. The commit is not retried, because a retry would reload
+    the metadata and so lose the spec.
     """
     files = added_files(table, written)
-    specs = {file.spec_id for file in files}
-    if specs - {table.metadata.default_spec_id}:
-        (spec,) = specs  # a run writes a table once, hence with one spec
-        once = table.metadata.properties | {"commit.retry.num-retries": "0"}
-        table.metadata = table.metadata.model_copy(update={"default_spec_id": spec, "properties": once})
-    with table.transaction() as change, change.update_snapshot(properties, branch).fast_append() as append:
+    spec_ids = {file.spec_id for file in files}
+    if spec_ids - {table.metadata.default_spec_id}:
+        (spec_id,) = spec_ids  # a run writes a table only once, so all its files have the same spec
+        table_properties = table.metadata.properties | {"commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"default_spec_id": spec_id, "properties": table_properties})
+    with table.transaction() as transaction, transaction.update_snapshot(properties, branch).fast_append() as append:
         for file in files:
             append.append_data_file(file)
 
@@ -73,5 +79,5 @@ def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
 
 
 def is_change_of(snapshot: Snapshot, written: int) -> bool:
-    """Whether `snapshot` is the one that a run wrote as `written`, or repeats its change."""
+    """Whether `snapshot` has the id `written`, or is a rebase of the snapshot with that id."""
     return snapshot.snapshot_id == written or properties_of(snapshot).get(REPEATS) == str(written)

@@ -1,7 +1,8 @@
 """Deduplicates statuses and refused messages that RabbitMQ has delivered twice.
 
-A consumer that dies between its journal and the ack receives the same message again, and records it again. Raw signals have
-their own key (`write_signals`). Statuses are equal if their fields are, refused messages if their digests are.
+A consumer that dies after writing a message to its journal and before the ack receives the message again, and records it a second
+time. Two statuses are the same message if their key fields are equal, two refused messages if their digests are equal. Raw
+signals are deduplicated in `write_signals`.
 """
 
 from datetime import timedelta
@@ -18,12 +19,12 @@ log = structlog.get_logger(__name__)
 
 
 class Identity(NamedTuple):
-    """Columns by which two rows of a table are the same message; a null equals nothing."""
+    """How to recognize two rows of a table as the same message: the values in all key columns are equal and not null."""
 
     table: Table
     keys: tuple[str, ...]
-    at: str  # an instant: equal in both rows, or no further apart than `apart`
-    apart: timedelta = timedelta()
+    instant: str  # column with an instant, by which the search in the table is limited
+    max_difference: timedelta = timedelta()  # maximum difference between the instants of two rows with the same message
 
 
 STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen_at")
@@ -31,29 +32,34 @@ STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen
 REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
 
 
-def new_rows(attempt: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
-    """Keep the first row of each message, by seq, and none if the table already has the message."""
-    has_keys = " and ".join(f"{key} is not null" for key in of.keys)
-    brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(has_keys).persist()
+def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity, base: int) -> DataFrame:
+    """Remove the rows of messages that main of the table has at snapshot `base`.
+
+    Of several rows with the same message, only the row with the lowest seq stays. Rows with a null key all stay.
+    """
+    keys, instant = identity.keys, identity.instant
+    has_keys = " and ".join(f"{key} is not null" for key in keys)
+    keyed = rows.select("seq", instant, *(key for key in keys if key != instant)).where(has_keys).persist()
     try:
-        bounds = brief.agg(sf.min(of.at).alias("first"), sf.max(of.at).alias("last")).first()
+        bounds = keyed.agg(sf.min(instant).alias("first"), sf.max(instant).alias("last")).first()
         assert bounds is not None  # an aggregation has one row
         if bounds["first"] is None:
             return rows
-        near = sf.col(of.at).between(sf.lit(bounds["first"] - of.apart), sf.lit(bounds["last"] + of.apart))
-        main = attempt.main(of.table, base)
-        if all(key in main.columns for key in of.keys):
-            known = main.where(near).select(*of.keys).distinct()
-        else:  # nothing is known: an earlier release, whose table has no such columns, recorded none of these messages
-            known = brief.select(*of.keys).limit(0)
+        first = bounds["first"] - identity.max_difference
+        last = bounds["last"] + identity.max_difference
+        main = attempt.main(identity.table, base)
+        if all(key in main.columns for key in keys):
+            known = main.where(sf.col(instant).between(sf.lit(first), sf.lit(last))).select(*keys).distinct()
+        else:  # the table was made by an earlier release without these columns, which recorded no such messages
+            known = keyed.select(*keys).limit(0)
         known = known.withColumn("known", sf.lit(True))
-        place = sf.row_number().over(Window.partitionBy(*of.keys).orderBy("seq"))
-        joined = brief.withColumn("place", place).join(known, list(of.keys), "left")
-        repeated = joined.where("place > 1 or known").select("seq").localCheckpoint()
+        occurrence = sf.row_number().over(Window.partitionBy(*keys).orderBy("seq"))
+        joined = keyed.withColumn("occurrence", occurrence).join(known, list(keys), "left")
+        repeated = joined.where("occurrence > 1 or known").select("seq").localCheckpoint()
     finally:
-        brief.unpersist()
+        keyed.unpersist()
     count = repeated.count()
     if not count:
         return rows
-    log.info("duplicate deliveries skipped", table=of.table.name, messages=count)
+    log.info("duplicate deliveries skipped", table=identity.table.name, messages=count)
     return rows.join(repeated, "seq", "left_anti")

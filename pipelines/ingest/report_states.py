@@ -1,7 +1,8 @@
-"""Records in the quality reports whether an audited run was published or overtaken, as the ledger says. No Spark.
+"""Records in the quality reports whether an audited run was published, or overtaken by a run that was published first. No Spark.
 
-The rows of `ingested_segments` have the instant at which their run began (`ingested_at`), and so have the rows of its audit
-result in `quality_results` (`at`). The audited rows are published if main of the ledger has a row with that run and instant.
+Each attempt at a run has its own instant. It is in the attempt's rows of `ingested_segments` (`ingested_at`) and in the rows of
+its audit result in `quality_results` (`at`). The attempt is published if main of `ingested_segments` has a row with the same run
+id and instant.
 """
 
 from collections.abc import Sequence
@@ -20,15 +21,16 @@ from manifold.settings import Settings
 from pipelines.ingest.branches import BEGAN, branch_of
 from pipelines.ingest.ledger import pruned_before
 
-BROKEN, ERROR = "broken", "error"  # the table's words; the package of the rules would bring Spark's library
+# Values in `quality_results`. They are repeated here because importing `expectations` imports PySpark.
+BROKEN, ERROR = "broken", "error"
 
 log = structlog.get_logger(__name__)
 
 
 def settle_reports(catalog: Catalog, settings: Settings) -> None:
-    """Record in each undecided report whether its run was published or overtaken, if that is certain by now.
+    """Record in each undecided report whether its run was published or overtaken, as far as this is certain by now.
 
-    On an error the reports keep their states, and the next run tries again.
+    If an error occurs, the reports keep their states, and the next run tries again.
     """
     try:
         reports = open_reports(settings)
@@ -36,12 +38,13 @@ def settle_reports(catalog: Catalog, settings: Settings) -> None:
         if not undecided:
             return
         segments = catalog.load_table(SEGMENTS.identifier)
-        states = {
-            run["run_id"]: (run["at"], _state(segments, run["run_id"], datetime.fromisoformat(run["at"]))) for run in undecided
-        }
-        decided = {run_id: found for run_id, found in states.items() if found[1] is not State.UNDECIDED}
+        decided: dict[str, tuple[str, State]] = {}
+        for run in undecided:
+            state = _state(segments, run["run_id"], datetime.fromisoformat(run["at"]))
+            if state is not State.UNDECIDED:
+                decided[run["run_id"]] = (run["at"], state)
         if decided:
-            from expectations import record_states  # imports PySpark, a second that most checks of an archive can save
+            from expectations import record_states  # imported here because it imports PySpark, which takes a second
 
             record_states(reports, decided)
     except Exception as exc:  # noqa: BLE001  # a report page is no reason to fail the run
@@ -49,34 +52,38 @@ def settle_reports(catalog: Catalog, settings: Settings) -> None:
 
 
 def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of these rows of `quality_results`, those about runs that were published or held back.
+    """Remove the rows of `quality_results` about overtaken attempts; rows about published or held-back runs stay.
 
-    Messages of an overtaken run are audited again in the run that replaces it. Runs from before the ledger was pruned are kept.
+    The messages of an overtaken attempt are audited again in the next attempt. Rows about attempts that began before the complete
+    part of the ledger (`pruned_before`) all stay, because the ledger does not tell what became of these attempts.
     """
     if not rows:
         return []
     segments = catalog.load_table(SEGMENTS.identifier)
-    since = min(row["at"] for row in rows)
-    found = segments.scan(where(GreaterThanOrEqual, "ingested_at", since), ("run_id", "ingested_at")).to_arrow().to_pylist()
-    counting = {(row["run_id"], row["ingested_at"]) for row in found}
-    counting |= {_judgement(row) for row in rows if (row["severity"], row["outcome"]) == (ERROR, BROKEN)}
+    earliest = min(row["at"] for row in rows)
+    ledger_rows = segments.scan(where(GreaterThanOrEqual, "ingested_at", earliest), ("run_id", "ingested_at")).to_arrow()
+    published = {(row["run_id"], row["ingested_at"]) for row in ledger_rows.to_pylist()}
+    held_back = {_attempt_of(row) for row in rows if row["severity"] == ERROR and row["outcome"] == BROKEN}
+    kept = published | held_back
     pruned = pruned_before(segments)
-    return [row for row in rows if _judgement(row) in counting or (pruned is not None and row["at"] < pruned)]
+    return [row for row in rows if _attempt_of(row) in kept or (pruned is not None and row["at"] < pruned)]
 
 
-def _judgement(row: dict[str, Any]) -> tuple[str, datetime]:
+def _attempt_of(row: dict[str, Any]) -> tuple[str, datetime]:
+    """The attempt that the row of `quality_results` is about: run id and instant."""
     return row["run_id"], row["at"]
 
 
-def _state(segments: IcebergTable, run_id: str, at: datetime) -> State:
-    """The state of a run that passed its audit, by its attempt that began `at`."""
-    mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "ingested_at", at))
-    if segments.scan(mine, ("path",), limit=1).to_arrow().num_rows:
+def _state(segments: IcebergTable, run_id: str, began_at: datetime) -> State:
+    """The state of the attempt at a run that began at `began_at` and passed its audit."""
+    is_of_attempt = And(where(EqualTo, "run_id", run_id), where(EqualTo, "ingested_at", began_at))
+    if segments.scan(is_of_attempt, ("path",), limit=1).to_arrow().num_rows:
         return State.PUBLISHED
-    branch, main = branch_of(run_id), segments.current_snapshot()
+    branch = branch_of(run_id)
+    main = segments.current_snapshot()
     head = segments.snapshot_by_name(branch)
-    is_open = segments.properties.get(BEGAN + branch) == at.isoformat() and head is not None
-    # Publication moves main from the run's base snapshot, and can no longer succeed once main has moved.
+    is_open = segments.properties.get(BEGAN + branch) == began_at.isoformat()
+    # Publication moves main from the run's base snapshot, so it can succeed only while main is at that snapshot.
     if is_open and head is not None and main is not None and head.parent_snapshot_id == main.snapshot_id:
         return State.UNDECIDED
     return State.OVERTAKEN

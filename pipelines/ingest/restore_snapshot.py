@@ -1,6 +1,7 @@
-"""Commits snapshots that give a table the files of another snapshot, or none.
+"""Commits a new snapshot that has the files of an older snapshot, or no files.
 
-Rollbacks use them so that no main moves backwards; publication uses them where main was rewritten since a run began.
+A rollback uses this instead of moving main back to the older snapshot. Publication uses it if main was rewritten since the run
+began (`rebase`).
 """
 
 import uuid
@@ -14,20 +15,30 @@ from manifold.contracts.tables import Table
 from manifold.lake.commits import retry_conflicts
 from pipelines.ingest.branches import commit, properties_of
 
-TOTALS = ("data-files", "delete-files", "records", "files-size", "position-deletes", "equality-deletes")
+# Properties in which a snapshot's summary has its totals.
+TOTALS = (
+    "total-data-files",
+    "total-delete-files",
+    "total-records",
+    "total-files-size",
+    "total-position-deletes",
+    "total-equality-deletes",
+)
 
 
 @retry_conflicts
 def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, branch: str, properties: dict[str, str]) -> int:
-    """Commit a snapshot with the files of `content` (None: no files) on top of the branch; return its id."""
+    """Commit a snapshot to the branch that has exactly the files of `content` (None: no files); return its id."""
     loaded = catalog.load_table(table.identifier)
-    metadata, head = loaded.metadata, loaded.refs()[branch].snapshot_id
-    snapshot_id, sequence_number = metadata.new_snapshot_id(), metadata.next_sequence_number()
+    metadata = loaded.metadata
+    head = loaded.refs()[branch].snapshot_id
+    snapshot_id = metadata.new_snapshot_id()
+    sequence_number = metadata.next_sequence_number()
     path = loaded.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro")
     with write_manifest_list(2, loaded.io.new_output(path), snapshot_id, head, sequence_number, "deflate") as manifests:
         manifests.add_manifests(content.manifests(loaded.io) if content else [])
-    had = properties_of(content) if content else {}
-    totals = {f"total-{what}": had.get(f"total-{what}", "0") for what in TOTALS}
+    old_properties = properties_of(content) if content else {}
+    totals = {name: old_properties.get(name, "0") for name in TOTALS}
     summary = Summary(Operation.OVERWRITE, **totals, **properties)
     snapshot = Snapshot(
         snapshot_id=snapshot_id,

@@ -1,4 +1,4 @@
-"""A run of the ingest: its context, its part of the archive, and its counts."""
+"""A run of the ingest: its connections and settings, its part of the archive, and its counts."""
 
 import json
 import secrets
@@ -22,8 +22,8 @@ class Run:
     catalog: Catalog  # the same catalog in PyIceberg
     settings: Settings
     run_id: str
-    now: datetime  # when this try or audit round began, timezone-aware; each has its own
-    part: Selection = None  # of the archive; None: everything new
+    now: datetime  # when this attempt and audit round began, timezone-aware; no two have the same instant
+    part: Selection = None  # the part of the archive whose new segments are ingested; None: the whole archive
 
     @property
     def archive(self) -> Archive:
@@ -42,9 +42,11 @@ class Ingested:
 
     run_id: str
     segments: int = 0
-    read: dict[str, int] = field(default_factory=dict)  # messages, by stream
-    skipped: int = 0  # messages that another segment had already brought
-    written: dict[str, int] = field(default_factory=dict)  # rows in new files, by table; with unchanged rows of rewritten files
+    read: dict[str, int] = field(default_factory=dict)  # stream → number of messages
+    skipped: int = 0  # messages that were skipped because another segment has them
+    written: dict[str, int] = field(
+        default_factory=dict
+    )  # table → rows in new files, including unchanged rows of rewritten files
     refused: int = 0  # rows written to quarantine
 
     def to_json(self) -> str:
@@ -56,8 +58,14 @@ class Ingested:
         read, written = Counter(self.read), Counter(self.written)
         read.update(other.read)
         written.update(other.written)
-        counts = (self.segments + other.segments, dict(read), self.skipped + other.skipped)
-        return Ingested(other.run_id, *counts, dict(written), self.refused + other.refused)
+        return Ingested(
+            other.run_id,
+            segments=self.segments + other.segments,
+            read=dict(read),
+            skipped=self.skipped + other.skipped,
+            written=dict(written),
+            refused=self.refused + other.refused,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Ingested":

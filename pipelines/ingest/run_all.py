@@ -31,11 +31,11 @@ class RunResult:
 
     run_id: str
     ingested: Ingested
-    populated: Populated | None  # None: not requested
-    report: str | None  # address of the audit's page; None: nothing was written
+    populated: Populated | None  # None if populate was not requested
+    report: str | None  # address of the audit report; None if nothing was written
     warnings: int
-    runs: list[str] = field(default_factory=list)  # ids of the published runs; several if the backlog was divided into chunks
-    held_back: str | None = None  # of a rebuild: why new segments were not published
+    runs: list[str] = field(default_factory=list)  # ids of the published runs; several if the new segments were split into chunks
+    held_back: str | None = None  # only of a rebuild: why new segments were not published
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -51,11 +51,12 @@ def run_all(
     with_populate: bool = True,
     everything: bool = False,
 ) -> RunResult:
-    """Ingest, audit, publish, populate. Idempotent; with `everything`, rebuild the queues.
+    """Ingest, audit, publish and populate. Idempotent. With `everything`, rebuild the queues.
 
     Raises:
-        AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild continues with what main has.
-        Retryable: a service was unavailable, or another run was in the way; run it again.
+        AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild does not raise this: it populates the
+            queues from the rows that main already has.
+        Retryable: a service was unavailable, or other runs were published first; start it again.
     """
     now = datetime.now(UTC)
     run_id = run_id or new_run_id(now)
@@ -64,24 +65,25 @@ def run_all(
     catalog = await_catalog(settings)
     with naming_the_catalog(settings):
         ensure_tables(catalog)
-        found = discover(catalog, settings, now=now, interval=interval)
-        if not (found.segments or with_populate):  # nothing to do on Spark
-            return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
+        discovered = discover(catalog, settings, now=now, interval=interval)
+        if not discovered.segments and not with_populate:  # nothing to do on Spark
+            return RunResult(run_id, written_result(catalog, run_id), populated=None, report=None, warnings=0)
 
     def ingest_all(spark: "SparkSession") -> tuple[Published, str | None]:
-        """Ingest everything new; return the totals, and why the last chunk was held back, if it was."""
+        """Ingest all new segments; return the totals, and why a chunk was held back (None: all were published)."""
         try:
             return ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval)), None
         except AuditFailed as exc:
             if not everything:
                 raise
-            # Empty queues help nobody: offer what main has now, and the rest once its run can be published.
+            # A rebuild must not leave the queues empty, so they are filled from main now, and from the held-back run later.
             alert(settings, "held back", f"the queues are filled from what was published before: {exc}", run_id=run_id)
             return Published(Ingested(run_id), str(exc.result.report)), str(exc)
 
-    job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    on_spark = session(settings, job, java_options=found.java_options, meanwhile=judging, size=found.bytes)
-    with refresh_trends(settings), naming_the_catalog(settings), on_spark as spark:
+    job = "rebuild" if everything else "ingest"
+    audit_modules = GREAT_EXPECTATIONS if discovered.segments else ()
+    spark_session = session(settings, job, java_options=discovered.java_options, meanwhile=audit_modules, size=discovered.bytes)
+    with refresh_trends(settings), naming_the_catalog(settings), spark_session as spark:
         done, held_back = ingest_all(spark)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
     return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
@@ -89,5 +91,5 @@ def run_all(
 
 @emits_lineage("rebuild", reads=["archive"], writes=["queues"])
 def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
-    """Ingest the whole archive, offer everything pending, and mark the queues as loaded."""
+    """Ingest the whole archive, queue all pending entries, and mark the queues as loaded."""
     return run_all(settings, flush_first=flush_first, everything=True)

@@ -11,8 +11,8 @@ from pyspark.sql import functions as sf
 from manifold.contracts.tables import Table
 from pipelines.ingest.transforms import instant_of
 
-# Instants that records hold in microseconds: table column → column of the record.
-_OF_MICROS: Mapping[str, str] = {"captured_at": "captured_us", "seen_at": "seen_us"}
+# Table column → column of the parsed messages that has the instant in microseconds.
+_MICROSECOND_COLUMNS: Mapping[str, str] = {"captured_at": "captured_us", "seen_at": "seen_us"}
 
 
 def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
@@ -22,6 +22,9 @@ def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
 
 
 def _column(name: str) -> Column:
-    if name in _OF_MICROS:
-        return sf.timestamp_micros(_OF_MICROS[name]).alias(name)
-    return instant_of("seq").alias(name) if name == "received_at" else sf.col(name)
+    """The value of a table column, computed from the columns of the parsed messages."""
+    if name in _MICROSECOND_COLUMNS:
+        return sf.timestamp_micros(_MICROSECOND_COLUMNS[name]).alias(name)
+    if name == "received_at":
+        return instant_of("seq").alias(name)
+    return sf.col(name)

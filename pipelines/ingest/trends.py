@@ -1,4 +1,4 @@
-"""Redraws the trend charts after a run if `quality_results` has changed, so that no run waits for them. No Spark."""
+"""Redraws the trend charts if `quality_results` has changed. This happens after a run, so that no run waits for it. No Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,24 +13,24 @@ from manifold.lake.reports import drawn_version, note_drawn, open_reports
 from manifold.settings import Settings
 from pipelines.ingest.report_states import without_overtaken
 
-JUDGEMENTS = 100  # maximum in a chart: each is a file to read, and more bars would be illegible
+MAX_AUDITS = 100  # audits in a chart, one bar each: the result of each audit is a file to read, and more bars are illegible
 
 log = structlog.get_logger(__name__)
 
 
 def draw_trends(settings: Settings, *, now: datetime) -> bool:
-    """Redraw the page unless it shows the current version of the table; return whether it was redrawn.
+    """Redraw the page unless it already shows the current version of `quality_results`; return whether it was redrawn.
 
-    On an error the page stays as it was, and the next run redraws it.
+    If an error occurs, the page stays unchanged, and the next run redraws it.
     """
     try:
         catalog, reports = open_catalog(settings), open_reports(settings)
         version = version_of_results(catalog)
         if not version or drawn_version(reports) == version:
             return False
-        from expectations import publish_trends  # imports PySpark, a second that most checks of an archive can save
+        from expectations import publish_trends  # imported here because it imports PySpark, which takes a second
 
-        rows = newest_results(catalog, min(settings.report_max, JUDGEMENTS), now=now)
+        rows = newest_results(catalog, min(settings.report_max, MAX_AUDITS), now=now)
         publish_trends(without_overtaken(catalog, rows), reports)
         note_drawn(reports, version)
     except Exception as exc:  # noqa: BLE001  # the run is audited and published; a chart is no reason to fail it
@@ -41,7 +41,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
 
 @contextmanager
 def refresh_trends(settings: Settings) -> Iterator[None]:
-    """Redraw the charts when the block ends, with or without an error: they matter most for a run that is held back."""
+    """Redraw the charts when the block ends, even with an error: the charts matter most when a run is held back."""
     try:
         yield
     finally:
@@ -50,7 +50,7 @@ def refresh_trends(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def trends_if_held_back(settings: Settings) -> Iterator[None]:
-    """Redraw the charts if the block fails for good; after a run that passes, a later stage does so."""
+    """Redraw the charts if the block raises `Permanent`. After a run that passes, a later stage redraws them."""
     try:
         yield
     except Permanent:

@@ -24,36 +24,38 @@ from pipelines.ingest.write_campaigns import write_answers, write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
-MAX_NAMED_DATA_IDS = 1000  # that a filter lists one by one
+MAX_NAMED_DATA_IDS = 1000  # data ids that a filter lists one by one
 ONE_DAY = timedelta(days=1)
-MAX_BROADCAST_ROWS = 200_000  # outcomes whose keys are broadcast, so that the known outcomes of those days are not shuffled
+MAX_BROADCAST_ROWS = 200_000  # outcomes of a run whose keys are broadcast; this avoids shuffling the outcomes already in the lake
 
 log = structlog.get_logger(__name__)
 
 
-def ingest(run: Run, aside: Exclusions | None = None) -> Ingested:
-    """Write the new segments to the run's branches, after dropping what an earlier attempt left; refuse what is in `aside`.
+def ingest(run: Run, exclusions: Exclusions | None = None) -> Ingested:
+    """Write the new segments to the run's branches, and refuse the messages and files in `exclusions`.
 
-    New segments are those in the run's part of the archive that no run has ingested.
+    New segments are those in the run's part of the archive that no run has ingested. The branches of an earlier attempt at this
+    run are dropped first.
 
     Raises:
-        Retryable: another process works at the same run; nothing of either is published.
+        Retryable: another process is working on the same run. Neither process has published rows of the run.
     """
     if older := ensure_tables(run.catalog):
         log.warning(
             "some tables are of an earlier release; queries of them may be slower", tables=older, remedy="manifold lake migrate"
         )
-    plan = begin(run, aside)
-    if plan is None:
-        counts = is_published(run.catalog, run.run_id, run.now)
-        return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
-    return _write(Attempt(run), plan)
+    plan = begin(run, exclusions)
+    if plan is not None:
+        return _write(Attempt(run), plan)
+    if is_published(run.catalog, run.run_id, run.now):
+        return written_result(run.catalog, run.run_id)
+    return Ingested(run.run_id)
 
 
-def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
-    """Open the run's branch of `ingested_segments` and return its plan; None if nothing is new or the run is committed.
+def begin(run: Run, exclusions: Exclusions | None = None) -> Plan | None:
+    """Open the run and return its plan; return None if no segment is new or the run is already committed.
 
-    What an earlier attempt at this run left is dropped.
+    The branches of an earlier attempt at this run are dropped first.
     """
     catalog, run_id, now = run.catalog, run.run_id, run.now
     finish_committed_runs(catalog)
@@ -63,7 +65,7 @@ def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
     drop_branches(catalog, branch_of(run_id))
     for branch in drop_abandoned(catalog, now):
         log.warning("dropped an abandoned run", branch=branch)
-    plan = make_plan(catalog, run.archive, run.part, aside)
+    plan = make_plan(catalog, run.archive, run.part, exclusions)
     if not plan.segments:
         log.info("nothing new in the archive", run_id=run_id)
         return None
@@ -72,7 +74,7 @@ def begin(run: Run, aside: Exclusions | None = None) -> Plan | None:
 
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
-    """The counts of a run, published or not, from its snapshot of `ingested_segments`."""
+    """The counts of a run, published or not, from its snapshot of `ingested_segments`; all zero without such a snapshot."""
     for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):
         properties = properties_of(snapshot)
         if properties.get(RUN_ID) == run_id and RESULT in properties:
@@ -81,142 +83,160 @@ def written_result(catalog: Catalog, run_id: str) -> Ingested:
 
 
 def _write(attempt: Attempt, plan: Plan) -> Ingested:
-    refused: list[DataFrame] = []
-    has_data = _write_ids(attempt, plan, refused)
-    conflicting = _write_data(attempt, plan, refused) if has_data or plan.of(Stream.DATA) else []
-    if conflicting:  # rare: a trigger's inline data has a data_id that was published with other bytes
+    """Write all streams of the plan, then quarantine, then `ingested_segments`."""
+    refused: list[DataFrame] = []  # rows for quarantine
+    has_inline_data = _write_ids(attempt, plan, refused)
+    conflicting: list[int] = []
+    if has_inline_data or plan.segments_of(Stream.DATA):
+        conflicting = _write_data(attempt, plan, refused)
+    if conflicting:  # rare: the inline data of a trigger has a data_id that was published with other bytes
         attempt.undo(IDS)
-        _write_ids(attempt, plan, [], excluding=conflicting)
+        # The refused triggers are already in `refused`, so the second call's list of them is dropped.
+        _write_ids(attempt, plan, refused=[], excluding=conflicting)
     _write_outcomes(attempt, plan, refused)
-    if plan.of(Stream.ECQ):
+    if plan.segments_of(Stream.ECQ):
         write_ecq(attempt, source_of(attempt, plan, Stream.ECQ), plan.base, refused)
-    if plan.of(Stream.CAMPAIGN):
+    if plan.segments_of(Stream.CAMPAIGN):
         write_campaigns(attempt, source_of(attempt, plan, Stream.CAMPAIGN), plan.base, refused)
-    if plan.of(Stream.ANSWER):
+    if plan.segments_of(Stream.ANSWER):
         write_answers(attempt, source_of(attempt, plan, Stream.ANSWER), plan.base, refused)
-    if plan.of(Stream.XRAY_RAW):
+    if plan.segments_of(Stream.XRAY_RAW):
         write_signals(attempt, source_of(attempt, plan, Stream.XRAY_RAW), plan.base, refused)
-    if plan.of(Stream.XRAY_STATUS):
+    if plan.segments_of(Stream.XRAY_STATUS):
         write_status(attempt, source_of(attempt, plan, Stream.XRAY_STATUS), plan.base, refused)
     if refused:
-        attempt.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), plan.base[QUARANTINE.name])
+        quarantined = transforms.one_row_per_key(transforms.union_of(refused), QUARANTINE.key)
+        attempt.append(QUARANTINE, quarantined, plan.base[QUARANTINE.name])
     return write_ledger(attempt, plan)
 
 
 def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[int]:
-    """Write payloads and their index; return the seqs of triggers whose inline data is refused."""
-    streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
-    brought = {
-        stream: read_and_parse(
-            source_of(attempt, plan, stream), attempt.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA
-        )
-        for stream, parser in streams.items()
-        if plan.of(stream)
-    }
-    if not brought:
+    """Write payloads and their index; return the seqs of triggers whose inline data conflicts with the stored payload."""
+    frames: dict[Stream, DataFrame] = {}
+    for stream, parser in {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}.items():
+        if plan.segments_of(stream):
+            source = source_of(attempt, plan, stream)
+            # Unreadable trigger files are refused in `_write_ids`.
+            with_unreadable = stream is Stream.DATA
+            frames[stream] = read_and_parse(source, attempt.spark, parser, parsing.DATA, with_unreadable=with_unreadable)
+    if not frames:
         return []
-    light = [frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in brought.items()]
-    seen = transforms.all_of(light).persist()
-    accepted = seen.where("reason is null")
-    judgement = transforms.classify(accepted, _known_data(attempt, plan, accepted)).persist()
+    without_bytes = [
+        frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in frames.items()
+    ]
+    messages = transforms.union_of(without_bytes).persist()
+    accepted = messages.where("reason is null")
+    classified = transforms.classify(accepted, _known_data(attempt, plan, accepted)).persist()
     try:
-        bad = seen.where("reason is not null").count()
-        count = judgement.agg(
-            *(sf.count_if(sf.col(c)).alias(c) for c in ("is_new", "is_conflict")), sf.count("*").alias("all")
+        refused_count = messages.where("reason is not null").count()
+        counts = classified.agg(
+            sf.count_if("is_new").alias("new"), sf.count_if("is_conflict").alias("conflicts"), sf.count("*").alias("all")
         ).first()
-        assert count is not None  # an aggregation has one row
-        if bad:
-            refused.append(transforms.refused_rows(brought[Stream.DATA], Stream.DATA))
-        if count["is_new"]:
-            rows = transforms.all_of([transforms.data_rows(frame, judgement) for frame in brought.values()])
+        assert counts is not None  # an aggregation has one row
+        if refused_count:
+            refused.append(transforms.refused_rows(frames[Stream.DATA], Stream.DATA))
+        if counts["new"]:
+            rows = transforms.union_of([transforms.data_rows(frame, classified) for frame in frames.values()])
             attempt.append(DATA, rows, plan.base[DATA.name])
-        if count["all"] > count["is_conflict"]:
-            attempt.append(META, transforms.sightings_of(judgement), plan.base[META.name])
-        if not count["is_conflict"]:
+        if counts["all"] > counts["conflicts"]:
+            attempt.append(META, transforms.sightings_of(classified), plan.base[META.name])
+        if not counts["conflicts"]:
             return []
-        conflicts = judgement.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
+        conflicts = classified.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
     finally:
-        seen.unpersist()
-        judgement.unpersist()
-    named = attempt.spark.createDataFrame([(r["seq"], r["stored_sha1"]) for r in conflicts], "seq bigint, stored_sha1 string")
-    refused += [transforms.conflict_rows(frame, named, stream) for stream, frame in brought.items()]
-    return [r["seq"] for r in conflicts if r["stream"] == Stream.TRIGGER]
+        messages.unpersist()
+        classified.unpersist()
+    stored = [(row["seq"], row["stored_sha1"]) for row in conflicts]
+    conflict_frame = attempt.spark.createDataFrame(stored, "seq bigint, stored_sha1 string")
+    refused += [transforms.conflict_rows(frame, conflict_frame, stream) for stream, frame in frames.items()]
+    return [row["seq"] for row in conflicts if row["stream"] == Stream.TRIGGER]
 
 
 def _known_data(attempt: Attempt, plan: Plan, accepted: DataFrame) -> DataFrame:
-    """(data_id, sha1, stored_at) of stored payloads, only for the run's data ids if those are few."""
+    """(data_id, sha1, stored_at) of the payloads in the lake.
+
+    If the run has at most `MAX_NAMED_DATA_IDS` data ids, only their payloads are returned.
+    """
     known = transforms.folded(attempt.main(META, plan.base[META.name])).select("data_id", "sha1", "stored_at")
-    few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()]
-    return known if len(few) > MAX_NAMED_DATA_IDS else known.where(sf.col("data_id").isin(few))
+    rows = accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()
+    if len(rows) > MAX_NAMED_DATA_IDS:
+        return known
+    return known.where(sf.col("data_id").isin([row["data_id"] for row in rows]))
 
 
 def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, excluding: Sequence[int] = ()) -> bool:
-    """Write the entries of all triggers except those with seqs in `excluding`; return whether any trigger has data.
+    """Write the entries of all triggers except those with seqs in `excluding`; return whether any trigger has inline data.
 
-    The worker returns one row per trigger with a list of VINs, and Spark explodes it: a row per VIN in Python takes ten times
-    the CPU.
+    A worker returns one row per trigger with a list of VINs, which Spark explodes. To build a row per VIN in Python would take
+    ten times the CPU time.
     """
-    if not plan.of(Stream.TRIGGER):
+    if not plan.segments_of(Stream.TRIGGER):
         return False
-    source, seen = source_of(attempt, plan, Stream.TRIGGER), Observation()
+    source = source_of(attempt, plan, Stream.TRIGGER)
+    counts = Observation()
     triggers = read_and_parse(source, attempt.spark, parsing.triggers, parsing.TRIGGERS)
     if excluding:
         triggers = triggers.where(~sf.col("seq").isin(list(excluding)))
-    triggers = triggers.observe(seen, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
+    triggers = triggers.observe(counts, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
     attempt.append(IDS, transforms.ids_rows(triggers), plan.base[IDS.name])
-    if seen.get["refused"]:
-        bad = read_and_parse(source, attempt.spark, parsing.refused_triggers, parsing.TRIGGERS)
-        refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
-    return bool(seen.get["with_data"])
+    if counts.get["refused"]:
+        refused_triggers = read_and_parse(source, attempt.spark, parsing.refused_triggers, parsing.TRIGGERS)
+        refused.append(transforms.refused_rows(refused_triggers, Stream.TRIGGER))
+    return bool(counts.get["with_data"])
 
 
 def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> None:
-    if not plan.of(Stream.OUTCOME):
+    """Write the outcomes of entries that are not in the lake yet."""
+    if not plan.segments_of(Stream.OUTCOME):
         return
-    found = read_and_parse(source_of(attempt, plan, Stream.OUTCOME), attempt.spark, parsing.outcomes, parsing.OUTCOMES).persist()
+    source = source_of(attempt, plan, Stream.OUTCOME)
+    parsed = read_and_parse(source, attempt.spark, parsing.outcomes, parsing.OUTCOMES).persist()
     try:
-        rows = transforms.outcome_rows(found)
-        accepted = sf.when(sf.col("reason").isNull(), sf.col("entry_seq"))
-        bounds = found.agg(
-            sf.min(accepted).alias("first"), sf.max(accepted).alias("last"), sf.count("reason").alias("refused")
+        accepted_seq = sf.when(sf.col("reason").isNull(), sf.col("entry_seq"))
+        summary = parsed.agg(
+            sf.min(accepted_seq).alias("first"), sf.max(accepted_seq).alias("last"), sf.count("reason").alias("refused")
         ).first()
-        assert bounds is not None  # an aggregation has one row
-        if bounds["first"] is not None:
-            known = _known_outcomes(attempt, plan, bounds["first"], bounds["last"])
-            attempt.append(
-                OUTCOMES, _unknown(rows, known, few=plan.messages(Stream.OUTCOME) <= MAX_BROADCAST_ROWS), plan.base[OUTCOMES.name]
-            )
-        if bounds["refused"]:
-            bad = transforms.refused_rows(found, Stream.OUTCOME)
-            refused.append(transforms.not_in(bad, _known_refusals(attempt, plan), list(QUARANTINE.key)))
+        assert summary is not None  # an aggregation has one row
+        if summary["first"] is not None:
+            rows = transforms.outcome_rows(parsed)
+            known = _known_outcomes(attempt, plan, summary["first"], summary["last"])
+            if plan.message_count(Stream.OUTCOME) <= MAX_BROADCAST_ROWS:
+                keys = ["vin", "seq"]
+                known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
+            attempt.append(OUTCOMES, transforms.new_outcomes(rows, known), plan.base[OUTCOMES.name])
+        if summary["refused"]:
+            refused_outcomes = transforms.refused_rows(parsed, Stream.OUTCOME)
+            known_refusals = _known_refusals(attempt, plan)
+            refused.append(transforms.rows_not_in(refused_outcomes, known_refusals, list(QUARANTINE.key)))
     finally:
-        found.unpersist()
+        parsed.unpersist()
 
 
 def _known_outcomes(attempt: Attempt, plan: Plan, first: int, last: int) -> DataFrame:
-    """(vin, seq, outcome) of outcomes in the lake for seqs in [first, last]; prunes files by day and by seq."""
-    of_days = attempt.main(OUTCOMES, plan.base[OUTCOMES.name]).where(
-        sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
-    )
-    return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq", "outcome")
+    """(vin, seq, outcome) of the outcomes in the lake with a seq in [first, last]."""
+    # The condition on the day column lets Iceberg prune partitions; it follows from the condition on the seq.
+    is_in_days = sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
+    rows = attempt.main(OUTCOMES, plan.base[OUTCOMES.name]).where(is_in_days)
+    return rows.where(sf.col("seq").between(first, last)).select("vin", "seq", "outcome")
 
 
 def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
-    """(seq) of earlier refusals in the time range of the run's outcomes: the plan has not looked for refused outcomes."""
-    known, bounds = attempt.main(QUARANTINE, plan.base[QUARANTINE.name]), _bounds_of_refusals(plan)
-    there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
-    return known.where(there).select("seq")
+    """(seq) of the quarantined messages in the time range of the run's outcomes.
+
+    They are needed because the plan does not deduplicate the outcome stream, so a refused outcome may already be in quarantine.
+    """
+    quarantine = attempt.main(QUARANTINE, plan.base[QUARANTINE.name])
+    bounds = _outcome_time_range(plan)
+    if bounds is None:
+        return quarantine.where("seq < 0").select("seq")
+    first, last = bounds
+    return quarantine.where(sf.col("received_at").between(sf.lit(first), sf.lit(last))).select("seq")
 
 
-def _bounds_of_refusals(plan: Plan) -> tuple[datetime, datetime] | None:
-    """Receive times of the run's outcomes, widened by a day, to prune the files read; None if the outcomes have no seqs."""
-    probes = [plan.probes[segment.path] for segment in plan.of(Stream.OUTCOME)]
+def _outcome_time_range(plan: Plan) -> tuple[datetime, datetime] | None:
+    """The time range of the run's outcome messages by their seqs, widened by a day on each side; None if none has a seq."""
+    probes = [plan.probes[segment.path] for segment in plan.segments_of(Stream.OUTCOME)]
     seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
-    return (datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY) if seqs else None
-
-
-def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
-    if few:
-        keys = ["vin", "seq"]
-        known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
-    return transforms.new_outcomes(rows, known)
+    if not seqs:
+        return None
+    return datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY

@@ -1,4 +1,4 @@
-"""Writes orders to campaigns and vehicles' answers to the branches of a run."""
+"""Writes the orders to campaigns, and the answers of vehicles, to the branches of a run."""
 
 from collections.abc import Mapping
 
@@ -17,26 +17,25 @@ def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], r
     """Write the stream `campaign`; append its refused rows to `refused`."""
     orders = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS).persist()
     try:
-        counted = orders.agg(
+        counts = orders.agg(
             sf.count("campaign").alias("orders"),
             sf.count("plan").alias("plans"),
-            sf.count_if(sf.size("targets") > 0).alias("lists"),
+            sf.count_if(sf.size("targets") > 0).alias("with_targets"),
             sf.count("reason").alias("refused"),
         ).first()
-        assert counted is not None  # an aggregation has one row
+        assert counts is not None  # an aggregation has one row
         accepted = orders.where("reason is null")
-        if counted["orders"]:
+        if counts["orders"]:
             attempt.append(CAMPAIGN_EVENTS, campaign_rows(CAMPAIGN_EVENTS, accepted), base[CAMPAIGN_EVENTS.name])
-        if counted["plans"]:
-            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, accepted.where("plan is not null")), base[CAMPAIGNS.name])
-        if counted["lists"]:
-            listed = accepted.select("campaign", "seq", sf.inline("targets"))
-            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, listed), base[CAMPAIGN_TARGETS.name])
-        if counted["refused"]:
-            bad = transforms.refused_rows(
-                read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS), Stream.CAMPAIGN
-            )
-            refused.append(bad)
+        if counts["plans"]:
+            plans = accepted.where("plan is not null")
+            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, plans), base[CAMPAIGNS.name])
+        if counts["with_targets"]:
+            targets = accepted.select("campaign", "seq", sf.inline("targets"))
+            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets), base[CAMPAIGN_TARGETS.name])
+        if counts["refused"]:
+            reparsed = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS)
+            refused.append(transforms.refused_rows(reparsed, Stream.CAMPAIGN))
     finally:
         orders.unpersist()
 
@@ -45,22 +44,22 @@ def write_answers(attempt: Attempt, source: Source, base: Mapping[str, int], ref
     """Write the stream `answer`; append its refused rows to `refused`."""
     answers = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS).persist()
     try:
-        counted = answers.agg(sf.count("vin").alias("answers"), sf.count("reason").alias("refused")).first()
-        assert counted is not None  # an aggregation has one row
-        if counted["answers"]:
+        counts = answers.agg(sf.count("vin").alias("answers"), sf.count("reason").alias("refused")).first()
+        assert counts is not None  # an aggregation has one row
+        if counts["answers"]:
             accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
             attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted), base[CAMPAIGN_ANSWERS.name])
-        if counted["refused"]:
-            bad = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
-            refused.append(transforms.refused_rows(bad, Stream.ANSWER))
+        if counts["refused"]:
+            reparsed = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
+            refused.append(transforms.refused_rows(reparsed, Stream.ANSWER))
     finally:
         answers.unpersist()
 
 
-def campaign_rows(table: Table, found: DataFrame) -> DataFrame:
-    """Select the table's columns; the column that partitions by day (`day_of`) is the time in the seq."""
+def campaign_rows(table: Table, parsed: DataFrame) -> DataFrame:
+    """Select the table's columns. The column by whose day the table is partitioned (`day_of`) gets the time in the seq."""
 
-    def column(name: str) -> Column:
+    def value(name: str) -> Column:
         return transforms.instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
 
-    return found.select(*(column(each.name) for each in table.columns))
+    return parsed.select(*(value(column.name) for column in table.columns))

@@ -17,25 +17,26 @@ from pipelines.ingest.reading import Source, read_and_parse
 def write_ecq(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
     """Write the stream `ecq`; append its refused rows to `refused`.
 
-    Payload bytes are read once, on their way into `ecq_payload`; everything else is built from the other columns.
+    Payload bytes are read only for the rows of `ecq_payload`; all other rows are built from a parse without payloads.
     """
     brief = read_and_parse(source, attempt.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
     try:
-        written = (sf.col("kind") == EcqKind.WRITE.value) & sf.col("reason").isNull()
-        counted = brief.agg(
-            sf.count_if(written).alias("writes"),
+        is_write = (sf.col("kind") == EcqKind.WRITE.value) & sf.col("reason").isNull()
+        counts = brief.agg(
+            sf.count_if(is_write).alias("writes"),
             sf.count_if(sf.col("kind").isin(ecq_rows.STATES)).alias("states"),
             sf.count("reason").alias("refused"),
         ).first()
-        assert counted is not None  # an aggregation has one row
-        if counted["writes"]:
-            whole = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
-            attempt.append(ECQ_PAYLOAD, ecq_rows.payload_rows(whole), base[ECQ_PAYLOAD.name])
+        assert counts is not None  # an aggregation has one row
+        if counts["writes"]:
+            with_payloads = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
+            attempt.append(ECQ_PAYLOAD, ecq_rows.payload_rows(with_payloads), base[ECQ_PAYLOAD.name])
             attempt.append(ECQ_INDEX, ecq_rows.index_rows(brief), base[ECQ_INDEX.name])
             attempt.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief), base[ECQ_SEQNO.name])
-        if counted["states"]:
+        if counts["states"]:
             attempt.append(ECQ_STATE, ecq_rows.state_rows(brief), base[ECQ_STATE.name])
-        if counted["refused"]:
-            refused.append(transforms.refused_rows(read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ), Stream.ECQ))
+        if counts["refused"]:
+            reparsed = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ)
+            refused.append(transforms.refused_rows(reparsed, Stream.ECQ))
     finally:
         brief.unpersist()

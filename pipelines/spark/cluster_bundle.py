@@ -1,6 +1,7 @@
-"""Writes the bundle for a cluster: code, a Python environment for the workers, jars, and Spark defaults that name them.
+"""Writes the bundle for a cluster: code, a Python environment for the workers, jars, and Spark defaults that name these files.
 
-Nodes need Java, Spark, and the same version of Python at the same path; nothing of Manifold has to be installed there.
+The nodes of the cluster need Java, Spark and Python. Their Python must have the same version as here, and the same path on all
+nodes. Manifold need not be installed on the nodes.
 """
 
 import io
@@ -27,7 +28,7 @@ from pipelines.spark.conf import jars_for, launch_conf
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
 SUBPACKAGES = ("archive", "campaigns", "contracts", "lake", "messaging", "queues", "runtime", "settings")
 PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in SUBPACKAGES))
-# Distributions that workers import, with their dependencies. PySpark comes with Spark on each node.
+# Distributions that workers import; their dependencies are added. PySpark is part of Spark on each node.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
     *("pyiceberg-core", "redis", "sqlalchemy", "structlog", "tenacity"),
@@ -45,8 +46,8 @@ FOR_DRIVERS = (
     "ruamel-yaml",
 )
 FOR_SIGNATURES = ("boto3",)  # not a dependency of Manifold
-LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")
-QUICK = 1  # gzip level: speed before size, as the archive is unpacked again and again
+EXCLUDED_FILES = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")  # files that no worker needs
+GZIP_LEVEL = 1  # the fastest: writing the archive quickly matters more than its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +66,38 @@ class Shipped:
 
 
 def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_driver: bool = False) -> Shipped:
-    """Write the bundle into `folder`, replacing the files of an earlier one.
+    """Write the bundle into `folder`, and replace the files of an earlier bundle.
 
-    `python` is the nodes' interpreter, of the same version as this one; None: at the same path. `with_driver`: drivers run on
-    the cluster, too (deploy mode `cluster`).
+    `python` is the path of the interpreter on the nodes; None: the path of this interpreter. `with_driver` adds the libraries
+    that only drivers need, for drivers that run on the cluster (deploy mode `cluster`).
 
     Raises:
-        Permanent: a jar or a library is missing here.
+        Permanent: a jar or a library is missing on this machine.
     """
     jars = [settings.jars / name for name in jars_for(settings)]
     if missing := [jar.name for jar in jars if not jar.is_file()]:
         raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; `{sys.executable} -m pipelines.spark.jars` fetches them")
     folder = folder.absolute()
     (folder / "jars").mkdir(parents=True, exist_ok=True)
-    here = [Path(shutil.copy(jar, folder / "jars")) for jar in jars]
+    copied_jars = [Path(shutil.copy(jar, folder / "jars")) for jar in jars]
     code, environment, defaults = folder / CODE, folder / ENVIRONMENT, folder / DEFAULTS
     _write_code(code)
-    needed = _with_needs(libraries_for(settings, with_driver=with_driver))
-    _write_environment(environment, needed, python or Path(sys.base_prefix, "bin", f"python{_version()}"))
-    conf = cluster_conf(settings, folder, [str(jar) for jar in here], with_driver=with_driver)
+    distributions = _with_dependencies(libraries_for(settings, with_driver=with_driver))
+    _write_environment(environment, distributions, python or Path(sys.base_prefix, "bin", f"python{_version()}"))
+    conf = cluster_conf(settings, folder, [str(jar) for jar in copied_jars], with_driver=with_driver)
     defaults.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())))
-    size = sum(file.stat().st_size for file in (code, environment, *here))
-    return Shipped(str(defaults), str(code), str(environment), tuple(map(str, here)), size)
+    size = sum(file.stat().st_size for file in (code, environment, *copied_jars))
+    return Shipped(str(defaults), str(code), str(environment), tuple(map(str, copied_jars)), size)
 
 
 def libraries_for(settings: Settings, *, with_driver: bool) -> tuple[str, ...]:
-    """Distributions that nodes are given, without their dependencies."""
+    """Names of the distributions in the bundle, without those that are only dependencies of others."""
     signing = FOR_SIGNATURES if signs(settings.catalog_options) else ()
     return (*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ()), *signing)
 
 
 def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_driver: bool) -> dict[str, str]:
-    """Spark's defaults for jobs on a cluster; contains no secret."""
+    """Spark's defaults for jobs on a cluster. They contain no secrets."""
     unpacked = Path(ENVIRONMENT.split(".")[0])
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
@@ -109,26 +110,25 @@ def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_
     }
     if with_driver:
         return conf
-    kept = ("spark.pyspark.driver.python", "spark.ui.enabled")
-    return conf | {name: value for name, value in launch_conf(settings).items() if name in kept} | _driver_class_path(jars)
-
-
-def _driver_class_path(jars: Sequence[str]) -> dict[str, str]:
-    """Put the jars on the driver's class path: Java finds a JDBC driver only there."""
-    return {"spark.driver.extraClassPath": ":".join(jars)}
+    driver_options = ("spark.pyspark.driver.python", "spark.ui.enabled")
+    conf |= {name: value for name, value in launch_conf(settings).items() if name in driver_options}
+    conf["spark.driver.extraClassPath"] = ":".join(jars)  # Java finds a JDBC driver only on the class path
+    return conf
 
 
 def _write_code(target: Path) -> None:
+    """Write the zip file of Manifold's own packages."""
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifold/__init__.py", (files("manifold") / "__init__.py").read_bytes())
         for package in PACKAGES:
             for name, file in _files_below(files(package), package.replace(".", "/")):
                 archive.writestr(name, file.read_bytes())
-    part.replace(target)  # atomically: a job may be starting
+    part.replace(target)  # atomic, because a job that reads the file may be starting
 
 
 def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield all files below the folder with their paths, which begin with `name`."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "__pycache__":
             yield from _files_below(entry, f"{name}/{entry.name}")
@@ -136,51 +136,58 @@ def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversa
             yield f"{name}/{entry.name}", entry
 
 
-def _with_needs(roots: Sequence[str]) -> list[Distribution]:
-    """These distributions and all their dependencies, as installed here, once each."""
-    found: dict[str, Distribution] = {}
-    waiting = [Requirement(name) for name in roots]
-    while waiting:
-        wanted = waiting.pop()
-        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
-        if name in found:
+def _with_dependencies(names: Sequence[str]) -> list[Distribution]:
+    """These distributions and all their dependencies, as installed on this machine, each once, sorted by name."""
+    distributions: dict[str, Distribution] = {}
+    pending = [Requirement(name) for name in names]
+    while pending:
+        requirement = pending.pop()
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name in distributions:
             continue
         try:
-            found[name] = distribution(name)
+            distributions[name] = distribution(name)
         except PackageNotFoundError as exc:
             remedy = f"pip install {name}" if name in FOR_SIGNATURES else "make setup"
             raise Permanent(f"{name} is not installed here, and workers need it: {remedy}") from exc
-        all_needs = map(Requirement, found[name].requires or ())
-        waiting += [need for need in all_needs if _is_due(need, wanted.extras)]
-    return [found[name] for name in sorted(found)]
+        dependencies = map(Requirement, distributions[name].requires or ())
+        pending += [dependency for dependency in dependencies if _is_needed(dependency, requirement.extras)]
+    return [distributions[name] for name in sorted(distributions)]
 
 
-def _is_due(need: Requirement, extras: Set[str]) -> bool:
-    return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+def _is_needed(dependency: Requirement, extras: Set[str]) -> bool:
+    """Whether the dependency's marker holds here, for any of the extras with which the distribution is required."""
+    if dependency.marker is None:
+        return True
+    return any(dependency.marker.evaluate({"extra": extra}) for extra in extras or {""})
 
 
-def _write_environment(target: Path, needed: Sequence[Distribution], python: Path) -> None:
-    """Write a virtual environment as an archive: `bin/python` links to the node's own, the libraries are those installed here."""
+def _write_environment(target: Path, distributions: Sequence[Distribution], python: Path) -> None:
+    """Write a virtual environment as a tar archive.
+
+    It contains these distributions as installed on this machine; `bin/python` is a link to `python`, a path on the nodes.
+    """
     part = target.with_suffix(".part")
     packages = f"lib/python{_version()}/site-packages"
-    with tarfile.open(part, "w:gz", compresslevel=QUICK) as archive:
-        text = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n".encode()
-        _add(archive, tarfile.TarInfo("pyvenv.cfg"), text)
-        for name, leads_to in (("python", str(python)), ("python3", "python")):
+    with tarfile.open(part, "w:gz", compresslevel=GZIP_LEVEL) as archive:
+        config = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
+        _add(archive, tarfile.TarInfo("pyvenv.cfg"), config.encode())
+        for name, target_path in (("python", str(python)), ("python3", "python")):
             link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, leads_to
+            link.type = tarfile.SYMTYPE
+            link.linkname = target_path
             archive.addfile(link)
-        for one in needed:
-            for file in one.files or ():
+        for installed in distributions:
+            for file in installed.files or ():
                 path = Path(str(file.locate()))
-                if ".." not in file.parts and path.is_file() and not LEFT_OUT.search(str(file)):
+                if ".." not in file.parts and path.is_file() and not EXCLUDED_FILES.search(str(file)):
                     archive.add(path, f"{packages}/{file}", recursive=False)
                     _add_compiled(archive, path, f"{packages}/{file}")
     part.replace(target)
 
 
 def _add_compiled(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add the compiled module, or every worker would compile it again."""
+    """Add the compiled form of the module `path`, if there is one, so that workers need not compile the module."""
     if path.suffix == ".py":
         compiled = Path(cache_from_source(str(path)))
         if compiled.is_file():

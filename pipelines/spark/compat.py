@@ -1,4 +1,4 @@
-"""The one private name of PySpark that we use."""
+"""The only private name of PySpark that Manifold uses."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ from pyspark import SparkConf, SparkContext
 
 
 def site_conf(options: Mapping[str, str], name: str) -> str:
-    """Return a setting of Spark's defaults, empty if it is not set; starts the JVM with `options`.
+    """Start the JVM with `options`, and return the value of `name` in the site's Spark defaults; empty if it is not set.
 
-    Only the JVM reads the defaults. A setting such as `spark.sql.extensions` cannot be extended once a session runs, so the
-    default is needed before the session is built.
+    The value is needed before a session exists, because a setting such as `spark.sql.extensions` cannot be changed later. The JVM
+    must be started for it, because only the JVM reads the defaults.
     """
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))  # as Spark's own shell does
     return SparkConf().get(name, "") or ""

@@ -1,6 +1,6 @@
-"""Builds Spark's configuration from the settings, as plain dictionaries; nothing here imports Spark.
+"""Builds Spark's configuration from the settings, as plain dictionaries. This module does not import Spark.
 
-`python -m pipelines.spark.conf <folder>` writes what spark-submit needs into `<folder>/spark-defaults.conf`.
+`python -m pipelines.spark.conf <folder>` writes the options for spark-submit to `<folder>/spark-defaults.conf`.
 """
 
 import re
@@ -20,19 +20,20 @@ LOOPBACK = "127.0.0.1"
 EXTENSIONS = "spark.sql.extensions"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 REDACTED = "spark.sql.redaction.options.regex"  # pattern of option names whose values Spark redacts everywhere
-CLASS_ARCHIVE = "spark.jsa"  # beside the jars: their classes as the JVM has parsed them (made by `pipelines.spark.cds_archive`)
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set if spark-submit has started the JVM, with its own master and memory
-GREAT_EXPECTATIONS = ("great_expectations",)  # imported by an audit: three seconds of CPU
-# A short job ends before the optimising compiler has paid for itself.
+CLASS_ARCHIVE = "spark.jsa"  # file in the folder of the jars: the parsed classes of the jars (see `pipelines.spark.cds_archive`)
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # variable that is set if spark-submit has started the JVM, with its own master and memory
+GREAT_EXPECTATIONS = ("great_expectations",)  # modules that an audit needs; importing them takes three seconds of CPU
+# Without the optimizing compiler: a short job ends before optimized code has saved the time for compiling it.
 C1_COMPILER = "-XX:TieredStopAtLevel=1"
-MAX_SMALL_RUN_BYTES = 16 << 20  # of the archive: about 1.5 million entries
-SMALL_RUN_CONF = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # of a session over so few bytes
+MAX_SMALL_RUN_BYTES = 16 << 20  # size of the segments; this corresponds to about 1.5 million entries
+SMALL_RUN_CONF = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}  # options for a small run
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """The options that every session needs besides `extensions_with`: the catalog, UTC, how tables are read.
+    """The options that every session needs, except the extensions: the catalog, UTC, and how tables are read.
 
-    They contain secrets, and are set on the running session: Spark's pages and event log show what it was started with.
+    They contain secrets. So they must be set on the running session: options with which Spark is started appear on its web pages
+    and in its event log.
     """
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     return {
@@ -46,24 +47,25 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
 
 
-def extensions_with(already: str) -> str:
-    """The extensions that a site names in `already`, in their order, then Iceberg's, unless it is among them."""
-    named = [name for each in already.split(",") if (name := each.strip())]
-    return ",".join(dict.fromkeys([*named, ICEBERG_EXTENSIONS]))
+def extensions_with(site_extensions: str) -> str:
+    """The extensions in the list `site_extensions`, separated by commas, followed by Iceberg's if the list lacks it."""
+    names = [name.strip() for name in site_extensions.split(",")]
+    return ",".join(dict.fromkeys([*filter(None, names), ICEBERG_EXTENSIONS]))
 
 
-def redacted(settings: Settings, already: str) -> str:
-    """Extend the pattern `already` to the catalog's options in `session_conf`, any of which may be a secret."""
-    return rf"{already}|^spark\.sql\.catalog\.{re.escape(settings.catalog_name)}\."
+def redacted(settings: Settings, pattern: str) -> str:
+    """Extend the pattern of redacted options by the catalog's options, because any of them may be a secret."""
+    return rf"{pattern}|^spark\.sql\.catalog\.{re.escape(settings.catalog_name)}\."
 
 
 def _catalog_conf(settings: Settings) -> dict[str, str]:
+    """The properties of the catalog in Spark, without the prefix `spark.sql.catalog.<name>`."""
     conf = {"warehouse": settings.warehouse_url}
     if settings.warehouse_url.startswith("s3://"):
         conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
         return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
-    from pipelines.spark.jdbc import jdbc  # imported here: SQLAlchemy is slow to import, and listing the stages does not need it
+    from pipelines.spark.jdbc import jdbc  # imported here because SQLAlchemy is slow to import, and few commands need it
 
     return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc(settings.catalog) | settings.catalog_options
 
@@ -79,12 +81,15 @@ def jars_for(settings: Settings) -> list[str]:
 
 
 def java_options(size: int) -> str:
-    """JVM options of the driver, for a job over `size` bytes of the archive."""
+    """JVM options of the driver, for a job that reads segments of `size` bytes in total."""
     return C1_COMPILER if size <= MAX_SMALL_RUN_BYTES else ""
 
 
 def launch_conf(settings: Settings) -> dict[str, str]:
-    """Options that the driver's JVM needs at its start: jars, memory, and on a local master no open port beyond loopback."""
+    """Options that the driver's JVM needs at its start, such as jars and memory.
+
+    With a local master, Spark's ports are bound to the loopback address only.
+    """
     jars = [str(settings.jars / name) for name in jars_for(settings)]
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
@@ -93,26 +98,28 @@ def launch_conf(settings: Settings) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",
-        "spark.sql.ui.explainMode": "simple",  # detailed plans, for pages that nobody sees, take a tenth of a short job's CPU
+        "spark.sql.ui.explainMode": "simple",  # no web page shows the detailed plans, and they take a tenth of a short job's CPU
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
-    classes = settings.jars / CLASS_ARCHIVE
-    if classes.is_file():  # the JVM ignores one that does not fit it or the jars
-        silent = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # otherwise the JVM logs to standard output, which carries results
-        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto {silent}'
+    class_archive = settings.jars / CLASS_ARCHIVE
+    if class_archive.is_file():  # the JVM ignores a class archive that was made by another Java or from other jars
+        no_logging = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # these logs would go to standard output, which carries results
+        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={class_archive}" -Xshare:auto {no_logging}'
     if settings.spark_master.startswith("local"):
-        local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        return conf | local | {"spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS)}
+        return conf | {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
+        }
     return conf | {"spark.jars": ",".join(jars)}
 
 
 def write_defaults(settings: Settings, folder: Path) -> Path:
     """Write `spark-defaults.conf` into `folder`, for spark-submit's option --properties-file; return the folder.
 
-    Not for SPARK_CONF_DIR: that folder would be on the class path, and the JVM refuses the class archive with a folder there.
-
-    It does not contain the catalog's password: jobs add `session_conf` themselves.
+    The file contains no secrets, because jobs add `session_conf` themselves. Do not name the folder in SPARK_CONF_DIR: Spark
+    would put it on the class path, and with a folder on the class path the JVM does not use the class archive.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} {value}" for name, value in sorted(launch_conf(settings).items())]

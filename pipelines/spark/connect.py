@@ -1,4 +1,4 @@
-"""The session of a job on a Spark Connect server: its id, its end, and what the server must have."""
+"""Opens and ends the session of a job on a Spark Connect server, and checks that the server has what jobs need."""
 
 import hashlib
 import os
@@ -18,12 +18,13 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.settings import Settings
 from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, jars_for
 
-# Retries of a call to a server that does not answer: about 20 seconds. A restarted server has lost the session anyway.
-TRIES: dict[str, Any] = {"max_retries": 8, "initial_backoff": 50, "backoff_multiplier": 4.0, "max_backoff": 4000}
-CONNECT = "sc://"
-WITHOUT_JARS = ("Cannot find catalog plugin class", "CATALOG_NOT_FOUND", "No suitable driver")
-AIRFLOW = "AIRFLOW_CTX_"  # prefix of the variables by which Airflow names a process its task
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the variable's name: PySpark reads it
+# Calls to a server that does not answer are retried for about 20 seconds (backoffs in ms). To wait longer is useless: a server
+# that was restarted has lost the session.
+RETRY_POLICY: dict[str, Any] = {"max_retries": 8, "initial_backoff": 50, "backoff_multiplier": 4.0, "max_backoff": 4000}
+CONNECT = "sc://"  # beginning of the address of a Spark Connect server
+MISSING_JAR_ERRORS = ("Cannot find catalog plugin class", "CATALOG_NOT_FOUND", "No suitable driver")
+AIRFLOW = "AIRFLOW_CTX_"  # prefix of the environment variables in which Airflow passes the ids of the task
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the name of the environment variable from which PySpark reads the token
 
 
 def is_connect(settings: Settings) -> bool:
@@ -33,23 +34,24 @@ def is_connect(settings: Settings) -> bool:
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[SparkSession]:
-    """Open a session on the server that `spark_master` names; its work ends with the block.
+    """Open a session on the server that `spark_master` names, and end the session with the block.
 
-    Sessions of earlier tries of the same task are ended first: without its client, a server keeps running, and commits.
+    Sessions of earlier tries of the same Airflow task are ended first. Otherwise their work would continue on the server, and be
+    committed, although their client is gone.
 
     Raises:
         Permanent: the server refuses the token.
         Retryable: the server does not answer, or was restarted.
     """
-    *earlier, own = session_ids(os.environ)
+    *earlier_ids, current_id = session_ids(os.environ)
     with _raising_server_errors(settings.spark_master), _exiting_on_sigterm():
-        for session_id in earlier:
+        for session_id in earlier_ids:
             _end(settings.spark_master, session_id)
-        spark = _open(settings.spark_master, own)
+        spark = _open(settings.spark_master, current_id)
         try:
             yield spark
         except BaseException:
-            spark.client.set_retry_policies([])  # a dead server has had its tries
+            spark.client.set_retry_policies([])  # if the server does not answer, the failed call has already been retried
             with suppress(Exception):
                 spark.interruptAll()
             raise
@@ -58,11 +60,11 @@ def connected(settings: Settings) -> Iterator[SparkSession]:
 
 
 def require(spark: SparkSession, settings: Settings) -> None:
-    """Check that the server has what jobs need and no client can provide.
+    """Check that the server has everything that jobs need and a client cannot provide.
 
     Raises:
-        Permanent: it lacks something; the message names it, with the remedy.
-        Retryable: it cannot open the catalog.
+        Permanent: the server lacks Iceberg's extension, jars, or Manifold's Python libraries; the message names the remedy.
+        Retryable: the server cannot open the catalog.
     """
     server = f"the Spark Connect server {settings.spark_master}"
     if ICEBERG_EXTENSIONS not in (spark.conf.get(EXTENSIONS, None) or ""):
@@ -70,85 +72,94 @@ def require(spark: SparkSession, settings: Settings) -> None:
     try:
         spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
     except PySparkException as exc:
-        _raise_if_away(exc, settings.spark_master)
+        _raise_server_error(exc, settings.spark_master)
         problem = f"{server} cannot open the catalog: {_shortened(exc)}"
-        if any(sign in str(exc) for sign in WITHOUT_JARS):
+        if any(error in str(exc) for error in MISSING_JAR_ERRORS):
             raise Permanent(f"{problem}; start it with these in --driver-class-path: {', '.join(jars_for(settings))}") from exc
         raise Retryable(problem) from exc
     try:
-        spark.range(0, 1, 1, 1).mapInArrow(_imported, "id bigint").collect()
+        spark.range(0, 1, step=1, numPartitions=1).mapInArrow(_import_on_worker, "id bigint").collect()
     except PySparkException as exc:
-        _raise_if_away(exc, settings.spark_master)
+        _raise_server_error(exc, settings.spark_master)
         remedy = "set PYSPARK_PYTHON there to a Python of this version that has Manifold"
         raise Permanent(f"the Python workers of {server} cannot run Manifold: {remedy}. It says: {_shortened(exc)}") from exc
 
 
 def session_ids(environment: Mapping[str, str]) -> list[str]:
-    """The session ids of all tries of a task, the current one last; outside Airflow, one random id."""
-    tries = int(environment.get(f"{AIRFLOW}TRY_NUMBER", "0"))
-    if not tries:
+    """The session ids of all tries of this Airflow task, the current try last; outside Airflow, a single random id.
+
+    The ids derive from the task and the number of the try, so that a later try can end the sessions of earlier ones.
+    """
+    try_number = int(environment.get(f"{AIRFLOW}TRY_NUMBER", "0"))
+    if not try_number:
         return [str(uuid4())]
-    task = [environment.get(f"{AIRFLOW}{part}", "") for part in ("DAG_ID", "DAG_RUN_ID", "TASK_ID")]
-    digests = (hashlib.sha256("\n".join([*task, str(number)]).encode()).digest() for number in range(1, tries + 1))
-    return [str(UUID(bytes=digest[:16], version=4)) for digest in digests]
+    task = [environment.get(f"{AIRFLOW}{name}", "") for name in ("DAG_ID", "DAG_RUN_ID", "TASK_ID")]
+    texts = ["\n".join([*task, str(number)]) for number in range(1, try_number + 1)]
+    return [str(UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4)) for text in texts]
 
 
 def _open(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
+    """Open the session with this id, on the server or as a new one."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # imports gRPC, which is slow
 
     if ";" not in address and not address.endswith("/"):
-        address += "/"  # parameters follow a slash
+        address += "/"  # the parameters must follow a slash
     spark: Any = SparkSession.builder.remote(f"{address};session_id={session_id}").getOrCreate()
-    spark.client.set_retry_policies([DefaultPolicy(**TRIES)])  # before the first call
+    spark.client.set_retry_policies([DefaultPolicy(**RETRY_POLICY)])  # before the first call
     return spark
 
 
 def _end(address: str, session_id: str) -> None:
-    """End a session and all its work; it may have ended already."""
+    """End the session with this id, if it exists, and all its work."""
     spark = _open(address, session_id)
     try:
         spark.interruptAll()
     except PySparkException as exc:
-        _raise_if_away(exc, address)
+        _raise_server_error(exc, address)
     finally:
         spark.stop()
 
 
-def _imported(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pipelines.ingest.reading  # noqa: F401  # on the worker: whether it has these libraries
+def _import_on_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Import on the Python worker what an ingest imports there; the import fails if the worker lacks a library."""
+    import pipelines.ingest.reading  # noqa: F401
 
     yield from batches
 
 
 @contextmanager
 def _exiting_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that the session ends before the process."""
+    """Raise SystemExit in the block on SIGTERM, so that the session is ended before the process exits.
+
+    In a thread other than the main thread, nothing changes, because only the main thread may set signal handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def exit_process(number: int, frame: FrameType | None) -> None:
         del frame
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    previous_handler = signal.signal(signal.SIGTERM, exit_process)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextmanager
 def _raising_server_errors(address: str) -> Iterator[None]:
-    """Raise failures of the server itself as such."""
+    """Raise `Retryable` or `Permanent` instead of PySpark's error if the server itself failed."""
     try:
         yield
     except PySparkException as exc:
-        _raise_if_away(exc, address)
+        _raise_server_error(exc, address)
         raise
 
 
-def _raise_if_away(exc: PySparkException, address: str) -> None:
+def _raise_server_error(exc: PySparkException, address: str) -> None:
+    """Raise `Retryable` or `Permanent` if the server did not answer, refused the token, or lost the session; else return."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # imports gRPC
 
     if not isinstance(exc, SparkConnectGrpcException):

@@ -1,7 +1,8 @@
-"""Fetches Spark's extra jars once: `python -m pipelines.spark.jars`, those that the settings need, or `--all`.
+"""Fetches the jars that Spark needs in addition to its own: `python -m pipelines.spark.jars`.
 
-Spark's own Ivy resolves them, and each must have its known SHA-256. Spark's variable DEFAULT_ARTIFACT_REPOSITORY names
-a repository other than Maven Central.
+By default, the jars for the current settings are fetched; with `--all`, the jars for all settings. The Ivy that is part of Spark
+downloads them, from Maven Central or from the repository in Spark's environment variable DEFAULT_ARTIFACT_REPOSITORY. Each jar
+must have its known SHA-256.
 """
 
 import hashlib
@@ -30,8 +31,8 @@ SHA256 = {
     POSTGRESQL_JAR: "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
     S3_JAR: "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
 }
-RESOLVE_S = 600
-# Resolves the packages as its JVM starts, then stops.
+RESOLVE_TIMEOUT_S = 600
+# A program whose JVM downloads the packages at its start. Arguments: coordinates of the packages, folder for Ivy.
 RESOLVE = """
 import sys
 from pyspark.sql import SparkSession
@@ -45,43 +46,45 @@ builder.getOrCreate().stop()
 
 
 def fetch(folder: Path, names: Sequence[str]) -> list[str]:
-    """Ensure that `folder` has the named jars, byte for byte; return the names of those that were fetched.
+    """Fetch the named jars into `folder` unless it has them, with the right SHA-256; return the names of the fetched jars.
 
     Raises:
         Retryable: the repository could not be reached.
-        Permanent: a fetched jar is not the one that was tested.
+        Permanent: a fetched jar does not have the known SHA-256.
     """
-    missing = [name for name in names if not _is_right(folder / name, name)]
+    missing = [name for name in names if not _has_known_digest(folder / name, name)]
     if missing:
         with tempfile.TemporaryDirectory(prefix="manifold-ivy-") as ivy:
             _resolve([COORDINATES[name] for name in missing], ivy)
             folder.mkdir(parents=True, exist_ok=True)
             for name in missing:
-                _take(name, Path(ivy) / "jars", folder)
+                _copy_verified(name, Path(ivy) / "jars", folder)
     return missing
 
 
 def _resolve(coordinates: list[str], ivy: str) -> None:
+    """Download the packages into the folder `ivy`."""
     command = [sys.executable, "-c", RESOLVE, ",".join(coordinates), ivy]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_S, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
     if done.returncode:
         output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         remedy = "check the network, or name another repository in DEFAULT_ARTIFACT_REPOSITORY"
         raise Retryable(f"Spark could not resolve {', '.join(coordinates)}; {remedy}. It said:\n{output}")
 
 
-def _take(name: str, resolved: Path, folder: Path) -> None:
-    found = next(iter(resolved.glob(f"*_{name}")), None)
-    if found is None or not _is_right(found, name):
-        seen = "no such file" if found is None else _sha256(found)
-        raise Permanent(f"{name} has SHA-256 {seen}, not {SHA256[name]}; do not use this repository")
+def _copy_verified(name: str, downloads: Path, folder: Path) -> None:
+    """Copy the jar from Ivy's folder to `folder`; raises `Permanent` if it is missing or has another SHA-256."""
+    jar = next(iter(downloads.glob(f"*_{name}")), None)
+    if jar is None or not _has_known_digest(jar, name):
+        actual = "no such file" if jar is None else _sha256(jar)
+        raise Permanent(f"{name} has SHA-256 {actual}, not {SHA256[name]}; do not use this repository")
     part = folder / f"{name}.part"
-    shutil.copyfile(found, part)
-    part.replace(folder / name)  # atomically
+    shutil.copyfile(jar, part)
+    part.replace(folder / name)  # atomic
 
 
-def _is_right(file: Path, name: str) -> bool:
+def _has_known_digest(file: Path, name: str) -> bool:
     return file.is_file() and _sha256(file) == SHA256[name]
 
 
@@ -91,11 +94,12 @@ def _sha256(file: Path) -> str:
 
 
 def main() -> int:
-    """Fetch into the folder of the setting `jars`; return the exit status."""
+    """Fetch jars into the folder in the setting `jars`; return the exit status."""
 
     def work() -> str:
         settings = load_settings()
-        fetched = fetch(settings.jars, list(COORDINATES) if sys.argv[1:] == ["--all"] else jars_for(settings))
+        names = list(COORDINATES) if sys.argv[1:] == ["--all"] else jars_for(settings)
+        fetched = fetch(settings.jars, names)
         return f"{settings.jars}: {', '.join(fetched) or 'nothing to fetch'}"
 
     return run_command(work)

@@ -1,4 +1,7 @@
-"""Translates the address of an SQL catalog for Iceberg's Java side. Both engines must connect in the same way, or not at all."""
+"""Translates the address of an SQL catalog from SQLAlchemy, which PyIceberg uses, to JDBC, which Spark uses.
+
+Both must connect in the same way. An address that JDBC cannot express is refused.
+"""
 
 from urllib.parse import quote
 
@@ -7,7 +10,7 @@ from sqlalchemy.engine import URL, make_url
 from manifold.contracts.catalog_properties import JDBC_DEFAULT_S
 from manifold.contracts.errors import Permanent
 
-# Connection parameter of libpq → that of PostgreSQL's JDBC driver; the values mean the same.
+# Connection parameter of libpq → parameter of PostgreSQL's JDBC driver with the same values and meaning.
 PARAMETERS = {
     "sslmode": "sslmode",
     "sslrootcert": "sslrootcert",
@@ -22,7 +25,7 @@ PARAMETERS = {
     "application_name": "ApplicationName",
     "connect_timeout": "connectTimeout",
 }
-# Keepalives and encoding: the JDBC driver has its own, and ignoring these does no harm.
+# Keepalives and encoding: the JDBC driver has its own defaults for them, so these parameters of libpq can be ignored.
 IGNORED_PARAMETERS = (
     "keepalives",
     "keepalives_idle",
@@ -34,10 +37,10 @@ IGNORED_PARAMETERS = (
 
 
 def jdbc(uri: str) -> dict[str, str]:
-    """The JDBC catalog properties for an SQLAlchemy address, as PyIceberg takes it, with the parameters of its query.
+    """The properties of a JDBC catalog for an SQLAlchemy address, including the parameters in its query.
 
     Raises:
-        Permanent: Spark cannot connect as the address says; the message names the parameter, and no value.
+        Permanent: Spark's JDBC driver does not support a part of the address. The message names the part without its value.
     """
     url = make_url(uri)
     if url.get_backend_name() == "sqlite":
@@ -46,14 +49,18 @@ def jdbc(uri: str) -> dict[str, str]:
         raise Permanent("MANIFOLD_CATALOG_URI names no host before its query; Spark's driver knows no socket files: name one")
     host = f"[{url.host}]" if ":" in url.host else url.host
     database = quote(url.database or "", safe="")
-    address = f"jdbc:{url.get_backend_name()}://{host}{f':{url.port}' if url.port else ''}/{database}"
-    login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
-    given = {"uri": address, **{name: value for name, value in login.items() if value}}
-    return given | JDBC_DEFAULT_S | {f"jdbc.{name}": value for name, value in _parameters(url).items()}
+    port = f":{url.port}" if url.port else ""
+    properties = {"uri": f"jdbc:{url.get_backend_name()}://{host}{port}/{database}"}
+    if url.username:
+        properties["jdbc.user"] = url.username
+    if url.password:
+        properties["jdbc.password"] = str(url.password)
+    return properties | JDBC_DEFAULT_S | {f"jdbc.{name}": value for name, value in _jdbc_parameters(url).items()}
 
 
-def _parameters(url: URL) -> dict[str, str]:
-    found = {}
+def _jdbc_parameters(url: URL) -> dict[str, str]:
+    """The parameters of the address's query, under the names that the JDBC driver has for them."""
+    parameters = {}
     for name, value in url.query.items():
         if name in IGNORED_PARAMETERS:
             continue
@@ -62,5 +69,5 @@ def _parameters(url: URL) -> dict[str, str]:
                 f"MANIFOLD_CATALOG_URI sets {name}, which Spark's JDBC driver does not support, so it would connect "
                 f"differently; remove it. Supported are {', '.join(PARAMETERS)}, each once"
             )
-        found[PARAMETERS[name]] = value
-    return found
+        parameters[PARAMETERS[name]] = value
+    return parameters

@@ -1,4 +1,4 @@
-"""The Spark session of a job: started here, taken from spark-submit, or on a Spark Connect server."""
+"""Opens the Spark session of a job: in a JVM started by this process or by spark-submit, or on a Spark Connect server."""
 
 import os
 import sys
@@ -33,18 +33,18 @@ __all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
 
 def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:
-    """Open a session over the settings' catalog. `job` is its name in Spark's own pages and logs.
+    """Open a session with the catalog of the settings. `job` is its name on Spark's web pages and in its logs.
 
-    `java_options` are for a JVM that is started here.
+    `java_options` apply only if this process starts the JVM, rather than spark-submit.
 
     Raises:
-        Permanent: Spark's extra jars are missing, or the JVM does not start.
+        Permanent: jars are missing, or the JVM does not start.
     """
     options: dict[str, str] = {}
-    starts_here = SUBMITTED not in os.environ
-    if starts_here:
+    starts_jvm = SUBMITTED not in os.environ
+    if starts_jvm:
         _require_jars(settings)
-        # Otherwise workers take the first python on PATH, which need not have Manifold's libraries.
+        # By default, workers would use the first python on PATH, which may lack Manifold's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if settings.spark_master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -53,8 +53,9 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
             options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.appName(f"manifold {job}")
     try:
-        with _stdout_of_the_jvm_as_stderr() if starts_here else nullcontext():
-            for name, value in (options | {EXTENSIONS: extensions_with(site_conf(options, EXTENSIONS))}).items():
+        with _jvm_stdout_to_stderr() if starts_jvm else nullcontext():
+            options[EXTENSIONS] = extensions_with(site_conf(options, EXTENSIONS))
+            for name, value in options.items():
                 builder = builder.config(name, value)
             spark = builder.getOrCreate()
     except PySparkRuntimeError as exc:
@@ -67,27 +68,30 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
 
 
 @contextmanager
-def _stdout_of_the_jvm_as_stderr() -> Iterator[None]:
-    """Send the standard output of a JVM started in the block to standard error, because standard output carries results."""
+def _jvm_stdout_to_stderr() -> Iterator[None]:
+    """Make a JVM that is started in the block write its standard output to standard error.
+
+    The standard output of this process carries results, so nothing else may be written to it.
+    """
     sys.stdout.flush()
-    ours = os.dup(1)
+    saved_stdout = os.dup(1)
     try:
         os.dup2(2, 1)
         yield
     finally:
-        os.dup2(ours, 1)
-        os.close(ours)
+        os.dup2(saved_stdout, 1)
+        os.close(saved_stdout)
 
 
 def configure(spark: SparkSession, settings: Settings) -> None:
-    """Set the settings' catalog on a session, and redact its properties."""
+    """Set the catalog of the settings on a session, and redact the catalog's properties on Spark's pages and in its logs."""
     spark.conf.set(REDACTED, redacted(settings, spark.conf.get(REDACTED) or ""))
     for name, value in session_conf(settings).items():
         spark.conf.set(name, value)
 
 
 def tune_for_few_rows(spark: SparkSession) -> SparkSession:
-    """Make the session plan for few rows: a query over a hundred rows spends most of its time on planning tasks."""
+    """Set options that speed up queries over few rows, which spend most of their time on planning tasks; return the session."""
     for name, value in SMALL_RUN_CONF.items():
         spark.conf.set(name, value)
     return spark
@@ -97,25 +101,32 @@ def tune_for_few_rows(spark: SparkSession) -> SparkSession:
 def session(
     settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = (), size: int | None = None
 ) -> Iterator[SparkSession]:
-    """Open a session for the block, for a job over `size` bytes of the archive (None: many).
+    """Open a session for the block, and end it afterwards.
 
-    A job started by spark-submit uses that Spark; any other goes by `spark_master`. Modules in `meanwhile` are imported while
-    Spark starts, which leaves a core idle.
+    A job that spark-submit has started uses the Spark of spark-submit. Any other job uses the Spark that `spark_master` names.
+
+    Args:
+        settings: the settings.
+        job: the name of the job on Spark's web pages and in its logs.
+        java_options: options of the JVM, if this process starts it.
+        meanwhile: modules that are imported in a thread while Spark starts, because the start leaves a core idle.
+        size: total size in bytes of the segments that the job reads; None: unknown, or large.
     """
-    opened = _on_a_server(settings) if is_connect(settings) else _started(settings, job, java_options)
+    opened = _connect_session(settings) if is_connect(settings) else _jvm_session(settings, job, java_options)
     with ThreadPoolExecutor(1, "import") as pool:
-        imported = [pool.submit(import_module, name) for name in meanwhile]
+        imports = [pool.submit(import_module, name) for name in meanwhile]
         with opened as spark:
             note_application(spark.conf.get("spark.app.id") or "")
             if size is not None and size <= MAX_SMALL_RUN_BYTES:
                 tune_for_few_rows(spark)
             yield spark
-            for module in imported:
-                module.result()
+            for pending_import in imports:
+                pending_import.result()  # raises the error of a failed import
 
 
 @contextmanager
-def _started(settings: Settings, job: str, java_options: str) -> Iterator[SparkSession]:
+def _jvm_session(settings: Settings, job: str, java_options: str) -> Iterator[SparkSession]:
+    """A session in a JVM that this process or spark-submit starts."""
     spark = open_session(settings, job, java_options=java_options)
     try:
         yield spark
@@ -124,7 +135,8 @@ def _started(settings: Settings, job: str, java_options: str) -> Iterator[SparkS
 
 
 @contextmanager
-def _on_a_server(settings: Settings) -> Iterator[SparkSession]:
+def _connect_session(settings: Settings) -> Iterator[SparkSession]:
+    """A session on a Spark Connect server."""
     with connected(settings) as spark:
         configure(spark, settings)
         require(spark, settings)
@@ -132,6 +144,7 @@ def _on_a_server(settings: Settings) -> Iterator[SparkSession]:
 
 
 def _require_jars(settings: Settings) -> None:
+    """Raise `Permanent` if a jar that the settings need is missing."""
     missing = [name for name in jars_for(settings) if not (settings.jars / name).is_file()]
     if missing:
         fetch = f"`{sys.executable} -m pipelines.spark.jars` fetches what the settings ask for"

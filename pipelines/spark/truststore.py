@@ -1,6 +1,7 @@
-"""Makes a Java truststore from PEM, because a JVM reads no PEM, and a store may have a certificate of a site's own CA.
+"""Makes a Java truststore from a PEM file: `python -m pipelines.spark.truststore <PEM> <file>`.
 
-`python -m pipelines.spark.truststore <PEM> <file>` writes the file; a JVM uses it with `-Djavax.net.ssl.trustStore=<file>`.
+A JVM uses the file with `-Djavax.net.ssl.trustStore=<file>`. It needs a truststore if an object store or a catalog has a
+certificate of the site's own CA, because a JVM cannot read PEM files.
 """
 
 import sys
@@ -12,13 +13,14 @@ from cryptography.x509 import load_pem_x509_certificates
 
 
 def truststore(pem: bytes) -> bytes:
-    """Return a truststore (PKCS #12, without a password) of all certificates in `pem`; during a CA rotation, of both CAs.
+    """Return a truststore (PKCS #12, without a password) with all certificates in `pem`, such as both CAs during a rotation.
 
     Raises:
-        ValueError: `pem` has none.
+        ValueError: `pem` contains no certificate.
     """
-    found = enumerate(load_pem_x509_certificates(pem))
-    return serialize_java_truststore([PKCS12Certificate(each, b"%d" % number) for number, each in found], NoEncryption())
+    certificates = load_pem_x509_certificates(pem)
+    entries = [PKCS12Certificate(certificate, b"%d" % index) for index, certificate in enumerate(certificates)]
+    return serialize_java_truststore(entries, NoEncryption())
 
 
 def main() -> int:

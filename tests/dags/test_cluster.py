@@ -64,7 +64,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
     Uncompressed, because it stays on one machine, where each driver and executor unpacks it.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
+        monkeypatch.setattr("pipelines.spark.cluster_bundle.GZIP_LEVEL", 0)
         made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
         defaults.writelines(f"spark.{which}.defaultJavaOptions {SHORT_LIVED}\n" for which in ("driver", "executor"))

@@ -24,6 +24,6 @@ def test_hash_collisions_hide_no_duplicate_key(spark: SparkSession, monkeypatch:
 
     monkeypatch.setattr(_keys, "MAX_SUSPECTS", 1)
     monkeypatch.setattr(_keys, "find_duplicates", with_others_first)
-    keys = _keys.repeated(rows, ["n"], 4)
+    keys = _keys.repeated_keys(rows, ["n"], 4)
     assert keys is not None
     assert [row["n"] for row in keys.select("n").collect()] == [3]

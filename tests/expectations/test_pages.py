@@ -21,7 +21,7 @@ def test_a_second_audit_without_rows_of_a_table_removes_its_page(tmp_path: Path)
             page.parent.mkdir(parents=True)
             page.write_text("a rule is broken")
         audit = Audit(RUN, minute == 1, (), (), {table.name: 0 for table in RUN_TABLES} | rows, "")
-        publish_pages(audit, as_of=NOON + timedelta(minutes=minute), reports=reports, keep=9, made=made)
+        publish_pages(audit, as_of=NOON + timedelta(minutes=minute), reports=reports, keep=9, site=made)
 
     assert [*reports.below("validations")] == [f"validations/ingested_segments/{RUN}/1/page.html"]
     shown = (tmp_path / "reports" / "runs" / RUN / "index.html").read_text()

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from expectations._trends import CHARTS, publish_trends, trends_of
+from expectations._trends import MAX_CHARTS, publish_trends, trends_of
 from manifold.lake.files import Files
 from manifold.lake.reports import TRENDS, run_page
 from tests.expectations.results import Row, result
@@ -69,7 +69,7 @@ def test_the_chart_of_a_renamed_rule_ends_where_its_new_name_begins() -> None:
 
     trends = trends_of(rows)
 
-    assert {chart.rule: (chart.values, chart.judged_now) for chart in trends.broken} == {
+    assert {chart.rule: (chart.values, chart.is_current) for chart in trends.broken} == {
         "old": ([0.1, 0, None, None], False),
         "new": ([None, None, 0.1, 0], True),
     }
@@ -135,11 +135,11 @@ def test_the_page_is_deterministic(tmp_path: Path) -> None:
 
 
 def test_only_the_worst_broken_rules_are_drawn(tmp_path: Path) -> None:
-    rows = [result(0, f"rule_{n:02}", 1 + n) for n in range(CHARTS + 3)]
+    rows = [result(0, f"rule_{n:02}", 1 + n) for n in range(MAX_CHARTS + 3)]
 
     page = page_of(tmp_path, rows)
 
-    assert len(pictures_of(page)) == CHARTS + 1
+    assert len(pictures_of(page)) == MAX_CHARTS + 1
     assert "3 more rules were broken" in page
 
 

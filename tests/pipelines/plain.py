@@ -263,7 +263,7 @@ def _parsed(run: PlainRun, todo: Plan, stream: Stream) -> Rows:
     parser = parsing.PARSERS[stream]
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
     rows: Rows = []
-    for segment in todo.of(stream):
+    for segment in todo.segments_of(stream):
         skips: Sequence[int] = todo.skips.get(segment.path, ())
         messages = decode(segment.path, archive.read(segment.path)).messages
         rows += [r for b in parser(messages, limits) for r in b.to_pylist() if r["seq"] not in skips]

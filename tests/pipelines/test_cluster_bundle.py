@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from manifold.settings import Settings
-from pipelines.spark.cluster_bundle import PACKAGES, _with_needs, libraries_for
+from pipelines.spark.cluster_bundle import PACKAGES, _with_dependencies, libraries_for
 
 OF_SPARK = {"pyspark", "py4j"}  # on every node
 OF_SERVICES = {"uvloop"}  # no job imports the module that needs it
@@ -36,7 +36,7 @@ def test_a_bundle_with_a_driver_contains_all_that_its_code_imports() -> None:
     names = set(imported())
     assert {name for name in names if name.startswith("manifold.") and not name.startswith(PACKAGES)} == set()
 
-    shipped = {plain(found.metadata["Name"]) for found in _with_needs(libraries_for(Settings(), with_driver=True))}
+    shipped = {plain(found.metadata["Name"]) for found in _with_dependencies(libraries_for(Settings(), with_driver=True))}
     providers = packages_distributions()
     known = sys.stdlib_module_names | OF_SPARK | OF_SERVICES | {package.partition(".")[0] for package in PACKAGES}
     tops = {name.partition(".")[0] for name in names}

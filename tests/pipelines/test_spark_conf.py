@@ -16,7 +16,7 @@ from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
 from pipelines.spark.cluster_bundle import libraries_for
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
-from pipelines.spark.parallelism import asked, parallelism
+from pipelines.spark.parallelism import measured_parallelism, parallelism
 from pipelines.spark.session import configure
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at
@@ -169,4 +169,4 @@ def test_a_session_has_its_application_name_and_parallelism(one_spark: SparkSess
     session = one_spark.newSession()
 
     assert session.conf.get("spark.app.id") == session.sparkContext.applicationId
-    assert parallelism(session) == asked(session) == session.sparkContext.defaultParallelism
+    assert parallelism(session) == measured_parallelism(session) == session.sparkContext.defaultParallelism

@@ -79,7 +79,7 @@ def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
 def _serve() -> None:
     from pipelines.cli import main
 
-    session._started = _standing
+    session._jvm_session = _standing
     for line in sys.stdin:
         job, variables = json.loads(line)
         os.environ.update(variables)

@@ -45,7 +45,7 @@ def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: i
         (made / path).write_text(run_id)
     rows = {table.name: 1 for table in RUN_TABLES} | {"quarantine": refused}
     audit = Audit(run_id, True, (), (), rows, reports.address(run_page(run_id)))
-    publish_pages(audit, as_of=at, reports=reports, keep=2, made=made)
+    publish_pages(audit, as_of=at, reports=reports, keep=2, site=made)
 
 
 def test_files_in_an_object_store_are_written_read_listed_and_removed(reports: Files) -> None:

@@ -17,7 +17,7 @@ from manifold.queues import connect
 
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "ANSWER_S", 0.2)
+    monkeypatch.setattr(claims, "RESPONSE_TIMEOUT_S", 0.2)
 
 
 def test_a_redis_that_does_not_answer_is_named_with_that_reason() -> None:

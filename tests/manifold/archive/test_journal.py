@@ -72,7 +72,7 @@ def test_a_file_closes_at_its_age_but_not_during_a_write(tmp_path: Path) -> None
         files.rotate_if_old()
         assert files.files == []
         writing = asyncio.create_task(files.append([envelope(1)]))
-        await until(lambda: files._writing)
+        await until(lambda: files._is_writing)
         files.rotate()
         file = await writing
         assert file.is_ended  # as soon as the group was written
