@@ -35,16 +35,16 @@ class EcqLoader(BulkQueues):
         """Load queues from the lake's state, and wake the dispatchers for clients that can receive something now."""
         total = LoadResult()
         parts = (part for queue in queues for part in _split(queue))
-        for flushed in _in_flushes(parts):
-            total += self._flush(flushed, now_ms)
+        for chunk in _in_chunks(parts):
+            total += self._flush(chunk, now_ms)
         return total
 
     def prune(self, client_ids: Iterable[str], before_ms: int, now_ms: int) -> int:
         """Remove acknowledged messages written before `before_ms` (Unix ms); returns the number of removed messages."""
         removed = 0
         remaining = iter(client_ids)
-        while flushed := list(islice(remaining, QUEUES_PER_FLUSH)):
-            replies = self._run_verbs([(client_id, Prune(before_ms)) for client_id in flushed], now_ms)
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Prune(before_ms)) for client_id in chunk], now_ms)
             removed += sum(reply for reply in replies if not is_corrupt(reply))
         return removed
 
@@ -56,9 +56,9 @@ class EcqLoader(BulkQueues):
         of a queue with corrupt keys.
         """
         remaining = iter(queues)
-        while flushed := list(islice(remaining, QUEUES_PER_FLUSH)):
-            replies = self._run_verbs([(client_id, Expire(seqs)) for client_id, seqs in flushed], now_ms)
-            for (client_id, _), reply in zip(flushed, replies, strict=True):
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Expire(seqs)) for client_id, seqs in chunk], now_ms)
+            for (client_id, _), reply in zip(chunk, replies, strict=True):
                 if not is_corrupt(reply):
                     yield from ((client_id, seq) for seq in reply)
 
@@ -70,9 +70,9 @@ class EcqLoader(BulkQueues):
     def read(self, client_ids: Iterable[str]) -> Iterator[tuple[str, ReadReply | None]]:
         """Yield each client id with its queue in Redis, or with None if the queue has a corrupt key."""
         remaining = iter(client_ids)
-        while flushed := list(islice(remaining, QUEUES_PER_FLUSH)):
-            replies = self._run_verbs([(client_id, Read()) for client_id in flushed], now_ms=0)
-            for client_id, reply in zip(flushed, replies, strict=True):
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Read()) for client_id in chunk], now_ms=0)
+            for client_id, reply in zip(chunk, replies, strict=True):
                 yield client_id, None if is_corrupt(reply) else self._read_rest(client_id, reply)
 
     def read_one(self, client_id: str) -> ReadReply:
@@ -134,16 +134,16 @@ def _split(queue: LakeQueue) -> Iterator[LakeQueue]:
         yield LakeQueue(queue.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, part, is_last))
 
 
-def _in_flushes(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
+def _in_chunks(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
     """Group the queues for round trips, by `QUEUES_PER_FLUSH` and `MESSAGES_PER_FLUSH`."""
-    flushed: list[LakeQueue] = []
+    chunk: list[LakeQueue] = []
     message_count = 0
     for queue in queues:
-        is_full = len(flushed) == QUEUES_PER_FLUSH or message_count + len(queue.load.messages) > MESSAGES_PER_FLUSH
-        if flushed and is_full:
-            yield flushed
-            flushed, message_count = [], 0
-        flushed.append(queue)
+        is_full = len(chunk) == QUEUES_PER_FLUSH or message_count + len(queue.load.messages) > MESSAGES_PER_FLUSH
+        if chunk and is_full:
+            yield chunk
+            chunk, message_count = [], 0
+        chunk.append(queue)
         message_count += len(queue.load.messages)
-    if flushed:
-        yield flushed
+    if chunk:
+        yield chunk

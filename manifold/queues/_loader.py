@@ -61,8 +61,8 @@ class Loader(BulkQueues):
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
         """As `enqueue`, with flattened entries: (owner, [seq, …]), or (owner, [seq, request_id, seq, …]) with compaction."""
         total = LoadResult()
-        for flushed in _in_flushes(parts):
-            total += self._flush(flushed, now_ms)
+        for chunk in _in_chunks(parts):
+            total += self._flush(chunk, now_ms)
         return total
 
     def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
@@ -73,13 +73,13 @@ class Loader(BulkQueues):
         `outcome` to `add_outcomes`. A repeated call yields the same, so a crash between the two calls loses nothing. An owner
         with corrupt keys is skipped and added to `spoilt`.
         """
-        for flushed in _in_flushes(_in_pieces(entries)):
+        for chunk in _in_chunks(_in_pieces(entries)):
             verbs: list[tuple[str, End]] = []
-            for owner, seqs in flushed:
+            for owner, seqs in chunk:
                 records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
                 verbs.append((owner, End(records, claim=False, sends_outcome=False)))
             replies = self._run(verbs, now_ms, tolerant=True)
-            for (owner, seqs), reply in zip(flushed, replies, strict=True):
+            for (owner, seqs), reply in zip(chunk, replies, strict=True):
                 if is_corrupt(reply):
                     self.spoilt.add(owner)
                     continue
@@ -96,8 +96,8 @@ class Loader(BulkQueues):
 
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Write outcomes to the stream that the recorder reads."""
-        for flushed in _in_flushes(records):
-            self._send(map(_commands.record_outcome, flushed))
+        for chunk in _in_chunks(records):
+            self._send(map(_commands.record_outcome, chunk))
 
     def load_brakes(self, brakings: Iterable[Braking]) -> None:
         """Set these brakes, which are all that exist, unless Redis has newer orders, and mark the brakes as loaded."""
@@ -107,10 +107,10 @@ class Loader(BulkQueues):
     def store_triggers(self, triggers: Mapping[int, EntryTrigger]) -> list[str]:
         """Store what the entries of each trigger share, by seq; returns the keys of a wrong type, which are left unchanged."""
         corrupt_keys: dict[str, None] = {}  # an ordered set
-        for flushed in _in_flushes(triggers.items()):
+        for chunk in _in_chunks(triggers.items()):
             commands: list[Args] = []
             seqs: list[int] = []  # the seq of each command
-            for seq, trigger in flushed:
+            for seq, trigger in chunk:
                 trigger_commands = _commands.store_trigger(self._policy, seq, trigger)
                 commands += trigger_commands
                 seqs += [seq] * len(trigger_commands)
@@ -128,11 +128,11 @@ class Loader(BulkQueues):
             forgettable = [(owner, seq) for owner, seq in batch if seq <= enqueued_seqs.get(node_of(seq), MAX_SEQ)]
             kept += len(batch) - len(forgettable)
             seqs_by_owner: dict[str, list[int]] = {}
-            for pairs in _in_flushes(forgettable):
+            for pairs in _in_chunks(forgettable):
                 if self._has_any([keys.done(owner) for owner, _ in pairs]):
                     for owner, seq in pairs:
                         seqs_by_owner.setdefault(owner, []).append(seq)
-            for owners in _in_flushes(seqs_by_owner.items()):
+            for owners in _in_chunks(seqs_by_owner.items()):
                 commands: list[Args] = [("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]
                 forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_corrupt(reply))
         return Forgotten(forgotten, kept)
@@ -223,7 +223,7 @@ def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[s
             yield owner, seqs[start : start + SEQS_PER_CALL]
 
 
-def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:
+def _in_chunks(items: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(items)
-    while flushed := list(islice(remaining, OWNERS_PER_FLUSH)):
-        yield flushed
+    while chunk := list(islice(remaining, OWNERS_PER_FLUSH)):
+        yield chunk

@@ -64,7 +64,7 @@ local function advance(seq, at_ms)
   if not known or older(known, seq) then redis.call('HSET', STATE, 'acked_seq', seq, 'acked_at', at_ms) end
 end
 
--- Remove these messages, none of which is in flight, whether they are acknowledged or not. If no live message is left, remove the
+-- Remove these messages, none of which is in flight; they may be pending or acknowledged. If no live message is left, remove the
 -- state of the queue too.
 local function forget(gone)
   local live, key_of = redis.call('HGETALL', COMPACTION), {}

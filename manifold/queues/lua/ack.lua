@@ -10,7 +10,7 @@
 --   'ended'
 --   'known': the entry had ended before
 --   'unknown': it was never queued here, was withdrawn, or is long forgotten; now it is remembered, so that it cannot come back
---   'sent': its publish may be under way, so it can only end by an acknowledgement yet; it is pending, and nothing was claimed
+--   'sent': its publish may be under way, so only an acknowledgement can end it now; it is pending, and nothing was claimed
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
@@ -27,7 +27,8 @@ local late = not first and ARGV[9] == DELIVERED and redis.call('ZSCORE', DONE, s
 if late then redis.call('ZADD', DONE, DELIVERED, seq) end
 if (first or late) and KEYS[8] then
   local at, times = published_at, attempts
-  -- the publish time of the queue is that of the claim, and the entry may not have been published
+  -- If the caller gives the attempts, ignore the queue's publish time, which is that of the claim: the claimed entry may not have
+  -- been published.
   if ARGV[12] ~= '' then at, times = '', ARGV[12] end
   if at == '' then at = ARGV[11] end
   local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at

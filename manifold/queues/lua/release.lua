@@ -27,7 +27,7 @@ if why == 'deadline' then
 elseif why == 'unsubscribed' then
   attempts = attempts - 1
   local since = tonumber(redis.call('HGET', PRESENCE, SUBSCRIBED) or '')
-  -- otherwise it has subscribed since the claim
+  -- Mark the vehicle as not subscribed, unless it has subscribed since the claim.
   if not since or since < tonumber(held[4]) then redis.call('HSET', PRESENCE, SUBSCRIBED, 'no') end
 elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
