@@ -135,6 +135,7 @@ class Reconnector:
             await asyncio.sleep(pause_s)
 
     async def _connect(self) -> None:
+        """Open a connection and wait until the broker accepts it; raises Retryable otherwise."""
         self._lost.clear()
         self._why_lost = ""
         connection = await open_connection(self.endpoint, self._handle_packet, self._handle_undecodable, self._on_lost)
@@ -199,6 +200,7 @@ class Reconnector:
             self.connection.pause()
 
     def _on_lost(self, reason: str) -> None:
+        """Note the loss of the open connection, whether or not the broker had accepted it."""
         self._why_lost = self._why_lost or reason
         if self.connected.is_set():
             log.info("mqtt disconnected", client=self._options.client_id, reason=self._why_lost)

@@ -68,7 +68,8 @@ class Subscriptions:
         if not refused:
             return None
         log.error("mqtt subscription refused", client=self._client_id, refused=refused)
-        return _PAUSES_S[min(self._refusals, len(_PAUSES_S)) - 1]
+        last_pause = len(_PAUSES_S) - 1
+        return _PAUSES_S[min(self._refusals - 1, last_pause)]
 
     def _complete_futures(self, refused: list[str]) -> None:
         """Complete the futures that `add` returned: with an error if any filter was refused."""

@@ -20,7 +20,7 @@ from manifold.recorder._rate_limit import Admission, RateLimit, answering_vehicl
 from manifold.recorder._window import Window
 from manifold.settings import Settings
 
-IN_FLIGHT = 200  # maximum number of answers that are received but unacknowledged, and of those recorded with one group
+IN_FLIGHT = 200  # maximum number of unacknowledged answers, and of answers that are recorded with one group
 MAX_HELD_BYTES = 4 << 20  # bytes of unacknowledged answers above which the client stops reading
 log = structlog.get_logger(__name__)
 

@@ -120,10 +120,10 @@ class CatchUp:
         Returns the acknowledgements and rewinds of the compacted queues that were rewound. They must be repeated after the
         messages of these queues are replayed.
         """
-        first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
-        needs_rebuild = _is_too_far(marks, gap, first)
+        first_missing = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
+        needs_rebuild = _needs_rebuild(marks, gap, first_missing)
         # Without a watermark, repeat all recorded changes; but none of them if a rebuild follows.
-        default_since = None if needs_rebuild else first
+        default_since = None if needs_rebuild else first_missing
         outcomes_since = since if marks.complete_seq is not None else default_since
         changes_since = since_ecq if marks.complete_ecq_seq is not None else default_since
         if outcomes_since is not None:
@@ -237,17 +237,17 @@ def _seq_after(complete_seq: int | None, gap: Gap, newest_seq: int) -> int:
     return complete_seq + 1
 
 
-def _is_too_far(marks: Watermarks, gap: Gap, first: int | None) -> bool:
+def _needs_rebuild(marks: Watermarks, gap: Gap, first_missing: int | None) -> bool:
     """Whether replaying the lost messages would take longer than a rebuild.
 
-    `first` is the first seq that Redis may lack; None if it lacks none.
+    `first_missing` is the first recorded seq that Redis may lack; None if there is none.
     """
     lost_upto = gap.since or gap.upto
-    if first is None or first >= lost_upto:
+    if first_missing is None or first_missing >= lost_upto:
         return False  # nothing is lost
     if marks.is_rebuilt:
         return False  # only messages that the rebuild did not find in the lake are missing
-    return unix_ms_of(lost_upto) - unix_ms_of(first) > MAX_LOST_S * 1000
+    return unix_ms_of(lost_upto) - unix_ms_of(first_missing) > MAX_LOST_S * 1000
 
 
 def _record_of(envelope: Envelope) -> OutcomeRecord | None:
@@ -259,7 +259,7 @@ def _record_of(envelope: Envelope) -> OutcomeRecord | None:
 
 
 def _ack_of(envelope: Envelope) -> EcqAck | None:
-    """Parse an acknowledgement; None if the message is something else, or another program's."""
+    """Parse an acknowledgement; None if the message is not one, or is invalid because another program wrote it."""
     try:
         return EcqAck.from_wire(envelope.payload) if envelope.topic.startswith(ACKNOWLEDGEMENTS) else None
     except ValueError:

@@ -177,15 +177,15 @@ class DirectEnqueuer:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
         trigger_name, owners = _name_of(triggers), list(entries)
         for start in range(0, len(owners), OWNERS_PER_FLUSH):
-            flushed = owners[start : start + OWNERS_PER_FLUSH]
+            chunk = owners[start : start + OWNERS_PER_FLUSH]
             first_verb = len(batch)  # index in the replies: the first batch begins with the commands of the triggers
             now_ms = wall_clock_ms()
-            for owner in flushed:
+            for owner in chunk:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
             answers = await batch.run(tolerant=True)
-            replies = await self.corrupt.sound(zip(flushed, answers[first_verb:], strict=True))
+            replies = await self.corrupt.sound(zip(chunk, answers[first_verb:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], trigger_name)
-            await self._settle(replies, sum(len(entries[owner]) for owner in flushed), now_ms)
+            await self._settle(replies, sum(len(entries[owner]) for owner in chunk), now_ms)
 
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
         """Add the commands that store what all entries of a trigger share, and that keep its data as long as the trigger."""

@@ -37,11 +37,11 @@ class EcqEnqueuer:
         """Repeat acknowledgements and rewinds in the order of epochs: a rewind before the acknowledgements that followed it."""
         verbs_by_epoch = [_verb_of(change) for change in sorted(changes, key=_epoch_key)]
         for start in range(0, len(verbs_by_epoch), MESSAGES_PER_FLUSH):
-            flushed = verbs_by_epoch[start : start + MESSAGES_PER_FLUSH]
+            chunk = verbs_by_epoch[start : start + MESSAGES_PER_FLUSH]
             batch = self._queues.batch()
-            for queue, verb in flushed:
+            for queue, verb in chunk:
                 batch.add(queue, verb, wall_clock_ms())
-            replies = zip(flushed, await batch.run(tolerant=True), strict=True)
+            replies = zip(chunk, await batch.run(tolerant=True), strict=True)
             changed = {queue for (queue, _), reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
             await self._queues.wake(changed)
 

@@ -106,7 +106,7 @@ class Parser:
             stream, content = parsed or self._validate(message)
         else:
             stream, content = self._limited(message)
-        answered = content if redelivered is None else self._as_recorded(message, content, redelivered)
+        decision = content if redelivered is None else self._as_recorded(message, content, redelivered)
         payload, properties = bounded(message)
         # Drop headers with Manifold's own prefix: a publisher must not forge them.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
@@ -116,17 +116,17 @@ class Parser:
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_redelivered=redelivered is not None)
         incoming.is_dropped = admission is Admission.DROPPED
-        match answered:
+        match decision:
             case Refused(reason):
                 incoming.refused_because = plain(reason)
             case Data():
-                incoming.data = answered
+                incoming.data = decision
             case Append() | Rewind():
-                incoming.ecq = answered
+                incoming.ecq = decision
             case Pause() | Cancel() | Complete():
-                incoming.braking = braking_of(seq, answered)
+                incoming.braking = braking_of(seq, decision)
             case Trigger():
-                self._take_trigger(incoming, answered, headers)
+                self._take_trigger(incoming, decision, headers)
         if incoming.is_dropped:
             incoming.refused_because = f"{incoming.refused_because}; only the first such refusal is recorded, under this seq"
         if incoming.refused_because is not None:

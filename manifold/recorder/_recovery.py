@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, parser: Parser, now_ms: int) -> None:
-    """Fill the dedupe window with the accepted triggers in the archive, which has those of all recorders, and in the journal."""
+    """Fill the dedupe window with the accepted triggers of the archive (from all recorders) and of this recorder's journal."""
     since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
     try:
         _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since), parser)
