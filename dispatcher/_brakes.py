@@ -47,9 +47,8 @@ class Brakes:
         self._queues = queues
         self._version: bytes | None = None  # version of the known brakes; b"": Redis has lost them; None: never read
         self._brakes: Mapping[str, Brake] = {}
-        self._confirmed_at: int | None = (
-            None  # when the brakes were last current, by `monotonic_ms`; None: Redis has newer brakes
-        )
+        # When the brakes were last known to be current, by `monotonic_ms`; None: Redis has newer brakes.
+        self._confirmed_at: int | None = None
         self._redis_offset_ms = 0  # upper bound of the clock of Redis (Unix ms) minus `monotonic_ms`
         _metrics.BRAKES_AGE_SECONDS.set_function(self.age_s)
 

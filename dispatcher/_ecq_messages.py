@@ -88,10 +88,10 @@ class EcqMessages:
         with tolerate_out_of_memory("messages not put back"):
             await batch.run(tolerant=True)
 
-    def _answer(self, entry: Entry, found: Found | MissingData, source: str) -> None:
-        _metrics.PAYLOAD_LOADS.labels(source if isinstance(found, Found) else "nowhere").inc()
+    def _answer(self, entry: Entry, result: Found | MissingData, source: str) -> None:
+        _metrics.PAYLOAD_LOADS.labels(source if isinstance(result, Found) else "nowhere").inc()
         if (answer := self._answers.pop(entry, None)) is not None:
-            answer(found)
+            answer(result)
 
 
 def _bytes_or_none(reply: bytes | None) -> bytes | None:

@@ -2,7 +2,7 @@
 
 import time
 
-# Where it exists, use CLOCK_BOOTTIME, which continues while the machine is suspended: the deadlines of publishes pass meanwhile.
+# Where it exists, use CLOCK_BOOTTIME, which continues while the machine is suspended, so that deadlines pass in that time too.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -71,7 +71,9 @@ class PayloadReader:
             future.cancel()
 
     async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
-        sizes = await self._sizes(data_ids) if len(data_ids) > MAX_UNMEASURED_PAYLOADS else [0] * len(data_ids)
+        sizes = [0] * len(data_ids)  # few payloads are read at once, whatever their sizes
+        if len(data_ids) > MAX_UNMEASURED_PAYLOADS:
+            sizes = await self._sizes(data_ids)
         for part in _split_by_size(data_ids, sizes):
             await self._may_read()
             for data_id, payload in zip(part, await self._take(part), strict=True):
@@ -91,9 +93,8 @@ class PayloadReader:
                     await self._put_back({data_id: payload for data_id, payload in piece.items() if payload is not None})
                     remaining.difference_update(piece)
                     for data_id in tuple(piece):
-                        self._answer(
-                            data_id, piece.pop(data_id), "lake"
-                        )  # `pop`, so that `piece` does not keep the payload alive
+                        # `pop`, so that `piece` does not keep the payload alive.
+                        self._answer(data_id, piece.pop(data_id), "lake")
                     await asyncio.sleep(0)
                     await self._may_read()
         except asyncio.CancelledError:

@@ -146,9 +146,9 @@ class Payloads:
 
         self._reader.read(data_id).add_done_callback(on_read)
 
-    def _answer(self, seq: int, found: Found | MissingData) -> None:
+    def _answer(self, seq: int, result: Found | MissingData) -> None:
         for answer in self._answers.pop(seq).values():
-            answer(found)
+            answer(result)
 
     @retry_redis
     async def _read_triggers(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:

@@ -103,6 +103,7 @@ class Publisher:
             await asyncio.wait(self._unconfirmed)
 
     def _has_room(self, queue: QueueName, publish: Publish) -> bool:
+        """Whether `publish` may be started now: within the window, and not beside a suspect."""
         if not self._unconfirmed:
             return self._mqtt.connected.is_set()
         if self._is_suspect(queue, publish):  # it is sent alone, so it waits for the PUBACKs of all others, or for its deadline

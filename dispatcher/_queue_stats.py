@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class QueueStatsCollector:
-    """Collects the queue statistics while no other replica does, and sets the metrics from the latest ones."""
+    """Collects the queue statistics, unless another replica does, and sets the metrics from the latest statistics."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues, self._name = queues, name

@@ -207,23 +207,23 @@ class Scheduler:
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
         """Publish an entry if its payload is cached; otherwise fetch the payload, and publish once it is found."""
 
-        def on_found(found: Found | MissingData) -> None:
-            if isinstance(found, MissingData):
-                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
+        def on_found(result: Found | MissingData) -> None:
+            if isinstance(result, MissingData):
+                self.offer(queue, Missing(seq, claimed_ms, result.data_id))
             elif queue in self._queued:  # keep the order of its unfinished events; count the bytes until `_run_batch` publishes
-                self.publisher.add_backlog_bytes(len(found.payload))
-                self.offer(queue, Loaded(seq, claimed_ms, *found))
+                self.publisher.add_backlog_bytes(len(result.payload))
+                self.offer(queue, Loaded(seq, claimed_ms, *result))
             else:  # the queue is idle; publish now, because that needs no round trip to Redis
-                self._publish(queue, Loaded(seq, claimed_ms, *found))
+                self._publish(queue, Loaded(seq, claimed_ms, *result))
 
         if is_ecq(queue):
             self._messages.fetch(queue, seq, on_found)
             return
-        found = self._payloads.cached(seq)
-        if found is None:
+        result = self._payloads.cached(seq)
+        if result is None:
             self._payloads.fetch(queue, seq, on_found)
             return
-        self._publish(queue, Loaded(seq, claimed_ms, *found))
+        self._publish(queue, Loaded(seq, claimed_ms, *result))
 
     def _publish(self, queue: QueueName, loaded: Loaded) -> None:
         """Handle `loaded` at once. Its only effect that needs an action is `Publish`."""

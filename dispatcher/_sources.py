@@ -105,9 +105,8 @@ class Deadlines:
         await _run_forever("deadlines", self._check_shards)
 
     async def _check_shards(self) -> None:
-        await asyncio.sleep(
-            self._every_s * random.uniform(0.8, 1.2)
-        )  # random, because replicas that check at the same time duplicate work
+        # Wait for a random time, because replicas that check at the same time duplicate work.
+        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
         for shard in range(self._queues.policy.wake_shards):
             while await self._check_shard(shard) == DUE_BATCH_SIZE:  # there may be more
                 pass
