@@ -116,24 +116,9 @@ class Batch:
             wrapped = [_commands.run_despite_oom(plan.commands[index]) for index in denied]
             _replace(raw, denied, (yield from sent(wrapped)))
         for note_index, verb_index in plan.notes.items():
-            if isinstance(raw[note_index], RedisError):
+            if isinstance(raw[note_index], RedisError):  # the verb reports the error of its note
                 raw[verb_index] = raw[note_index]
-        replies = []
-        for read, reply in zip(plan.reads, raw, strict=True):
-            if read is None:
-                continue
-            if isinstance(reply, RedisError):
-                if not (tolerant and is_corrupt(reply)):
-                    raise reply
-                replies.append(reply)
-                continue
-            try:
-                replies.append(read(reply))
-            except ValueError as exc:
-                if not tolerant:
-                    raise
-                replies.append(unreadable(exc))
-        return replies
+        return _parse(plan.reads, raw, tolerant=tolerant)
 
     def _add_park(self, queue: str, verb: Park, now_ms: int) -> None:
         """Add the verb between two copies of the commands that write its note."""
@@ -200,3 +185,23 @@ def sent(commands: list[Args]) -> Exchange[list[Any]]:
 def _replace(raw: list[Any], indices: Sequence[int], replies: Sequence[Any]) -> None:
     for index, reply in zip(indices, replies, strict=True):
         raw[index] = reply
+
+
+def _parse(reads: Sequence[Read | None], raw: Sequence[Any], *, tolerant: bool) -> list[Any]:
+    """Parse the raw reply of each command that has a result; raises the error of a command as `Batch.exchanges` says."""
+    replies = []
+    for read, reply in zip(reads, raw, strict=True):
+        if read is None:
+            continue
+        if isinstance(reply, RedisError):
+            if not (tolerant and is_corrupt(reply)):
+                raise reply
+            replies.append(reply)
+            continue
+        try:
+            replies.append(read(reply))
+        except ValueError as exc:
+            if not tolerant:
+                raise
+            replies.append(unreadable(exc))
+    return replies

@@ -179,7 +179,8 @@ class Enqueuer:
         except FAILURES as exc:
             if why(exc) != self.suspended:
                 log.warning("direct enqueue not resumed", reason=why(exc))
-            self.suspended, self._run_id_guard.expected = why(exc), None
+            self.suspended = why(exc)
+            self._run_id_guard.expected = None
             _metrics.DIRECT_ENQUEUE.set(0)
             _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
             return
