@@ -1,7 +1,8 @@
-"""What this dispatcher knows of the campaigns' brakes, and of Redis' clock, by which time windows end.
+"""This dispatcher's copy of the campaigns' brakes, and the clock of Redis, by which time windows end.
 
-Each round with Redis asks for the version of the brakes, and a changed one has them read before anything else is published. So no
-entry of a campaign is published later than `FRESH_MS` after its brake; in between, a publish waits only for the broker.
+Each round trip to Redis reads the version of the brakes. If the version has changed, the brakes are read again before anything
+else is published. So an entry of a campaign is published at most `FRESH_MS` after the campaign's brake; once the dispatcher has
+handed the publish over, it waits only for the broker.
 """
 
 import asyncio
@@ -17,78 +18,79 @@ from manifold.contracts.brakes import WHY, Brake
 from manifold.queues import Queues
 
 OVER = "the time window of the vehicle is over"
-FRESH_MS = 500  # brakes that were read longer ago count as unknown: no entry of a campaign is published
-MAX_EXPIRY_S = (1 << 32) - 1  # MQTT's Message Expiry Interval has 32 bits; a trigger may name any end until the year 9999
-LOOK_S = 0.2  # between two reads
+FRESH_MS = 500  # brakes confirmed longer ago than this count as unknown, and no entry of a campaign is published
+MAX_EXPIRY_S = (1 << 32) - 1  # MQTT's Message Expiry Interval has 32 bits; a trigger's window may end as late as the year 9999
+READ_INTERVAL_S = 0.2
 
 log = structlog.get_logger(__name__)
 
 
 def braked(campaign: str, brake: Brake) -> str:
-    """Say why nothing of this campaign is sent."""
+    """Say why no entry of this campaign is sent, while it has this brake."""
     return f"campaign {campaign} {WHY.get(brake.word, 'is stopped')}"
 
 
 class Ruling(NamedTuple):
-    """`why_not` is why an entry must not be sent, if so; `expiry_s` is how long the broker may keep it, if that is limited."""
+    """Whether an entry of a campaign may be sent now."""
 
-    why_not: str | None = None
-    expiry_s: int | None = None
+    why_not: str | None = None  # why the entry must not be sent; None if it may be sent
+    expiry_s: int | None = None  # how long the broker may keep the message; None: without limit
 
 
 FREE = Ruling()
 
 
 class Brakes:
-    """The brakes as last read. Each round with Redis confirms them; `run` reads them while there are no rounds."""
+    """The brakes as last read. Each batch that is sent to Redis confirms them, and so does `run` while no batch is sent."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._version: bytes | None = None  # of the known brakes; b"": Redis has lost them, None: never read
+        self._version: bytes | None = None  # version of the known brakes; b"": Redis has lost them; None: never read
         self._brakes: Mapping[str, Brake] = {}
-        self._seen_at: int | None = None  # when they were last current, by `monotonic_ms`; None: there are newer ones
-        self._ahead_ms = 0  # Redis' clock (Unix ms) minus `monotonic_ms`, at most
+        # When the brakes were last known to be current, by `monotonic_ms`; None: Redis has newer brakes.
+        self._confirmed_at: int | None = None
+        self._redis_offset_ms = 0  # upper bound of the clock of Redis (Unix ms) minus `monotonic_ms`
         _metrics.BRAKES_AGE_SECONDS.set_function(self.age_s)
 
     @property
     def is_outdated(self) -> bool:
         """Whether Redis has newer brakes than these."""
-        return self._seen_at is None
+        return self._confirmed_at is None
 
     def age_s(self) -> float:
-        """How many seconds ago these brakes were last known to be current."""
-        return float("inf") if self._seen_at is None else (monotonic_ms() - self._seen_at) / 1000
+        """The seconds since these brakes were last known to be current; infinite if Redis has newer brakes."""
+        return float("inf") if self._confirmed_at is None else (monotonic_ms() - self._confirmed_at) / 1000
 
     def note_version(self, version: bytes, asked_at: int) -> None:
-        """Note the version of the brakes, which was asked for at `asked_at` (by `monotonic_ms`)."""
-        if version == self._version:
-            self._seen_at = asked_at
-        else:
-            self._seen_at = None
+        """Note the version of the brakes in Redis, which was requested at `asked_at` (by `monotonic_ms`)."""
+        self._confirmed_at = asked_at if version == self._version else None
 
     async def read(self) -> None:
         """Read brakes and clock. If Redis is unavailable, nothing changes."""
         asked_at = monotonic_ms()
         try:
-            found = await self._queues.brakes()
+            known = await self._queues.brakes()
         except (RedisError, ValueError) as exc:
             log.warning("campaign brakes unreadable; no entry of a campaign is sent", reason=str(exc))
             return
-        self._ahead_ms = found.now_ms - asked_at
-        if found.version != self._version:
-            log.info("campaign brakes changed", braked=sum(brake.is_on for brake in found.brakes.values()))
-        self._version, self._brakes, self._seen_at = found.version, found.brakes, asked_at
+        self._redis_offset_ms = known.now_ms - asked_at
+        if known.version != self._version:
+            log.info("campaign brakes changed", braked=sum(brake.is_on for brake in known.brakes.values()))
+        self._version, self._brakes, self._confirmed_at = known.version, known.brakes, asked_at
 
     async def run(self) -> None:
-        """Read the brakes again and again; runs forever."""
+        """Read the brakes at intervals, forever."""
         while True:
             await self.read()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(READ_INTERVAL_S)
 
     def ruling(self, campaign: str, until_ms: int | None) -> Ruling | None:
-        """Whether an entry of this campaign may be sent now, in a window that ends at `until_ms`; None if that is unknown."""
+        """Decide whether an entry of this campaign may be sent now; None if the brakes are unknown.
+
+        `until_ms` is the end of the vehicle's time window (Unix ms by the clock of Redis), or None.
+        """
         now = monotonic_ms()
-        if self._seen_at is None or now - self._seen_at > FRESH_MS:
+        if self._confirmed_at is None or now - self._confirmed_at > FRESH_MS:
             return None
         if not self._version:
             return Ruling("the brakes of campaigns are not loaded since Redis has lost its data")
@@ -97,5 +99,8 @@ class Brakes:
             return Ruling(braked(campaign, brake))
         if until_ms is None:
             return FREE
-        left_s = (until_ms - now - self._ahead_ms) // 1000
-        return Ruling(expiry_s=min(left_s, MAX_EXPIRY_S)) if left_s > 0 else Ruling(OVER)
+        redis_now_ms = now + self._redis_offset_ms
+        remaining_s = (until_ms - redis_now_ms) // 1000
+        if remaining_s <= 0:
+            return Ruling(OVER)
+        return Ruling(expiry_s=min(remaining_s, MAX_EXPIRY_S))

@@ -1,6 +1,6 @@
 """Sessions and banned clients of the broker, through EMQX's REST API.
 
-Written from the documentation and the source of EMQX 5.8, and run against a single-node 5.8.9.
+Written from the documentation and the source of EMQX 5.8, and tested against a single-node EMQX 5.8.9.
 """
 
 import json
@@ -18,8 +18,8 @@ from manifold.contracts.errors import Retryable
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
-PAGE = 1000  # sessions per request; the API allows 10,000
-_ANSWER_S = 30
+PAGE_SIZE = 1000  # sessions per request; the API allows 10,000
+_TIMEOUT_S = 30
 BANNED_BY = "manifold"  # the author of a ban, as EMQX lists it
 _OK, _NO_CONTENT, _BAD_REQUEST, _NOT_FOUND = 200, 204, 400, 404
 _REFUSED = (401, 403)
@@ -31,8 +31,8 @@ class Session:
 
     client_id: str
     connected: bool
-    connected_at_ms: int  # of the last connection
-    created_at_ms: int  # of the session; earlier than a connection that resumed it
+    connected_at_ms: int  # when the last connection began
+    created_at_ms: int  # when the session began; earlier than `connected_at_ms` if a connection resumed the session
     clean_start: bool
     expiry_s: int
 
@@ -60,7 +60,7 @@ class BrokerApi:
     """A client of the API: `async with BrokerApi(settings) as api`. Over HTTPS it trusts the CAs in `tls_ca`.
 
     Raises:
-        Retryable: from every method, if the API is unavailable, rejects the key, or replies with something else.
+        Retryable: from every method, if the API is unavailable, rejects the key, or returns an unexpected response.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,7 +75,7 @@ class BrokerApi:
         except OSError as exc:
             raise Retryable(f"tls_ca={self._settings.tls_ca!r} cannot be read ({exc}); is it being renewed?") from exc
         connector = aiohttp.TCPConnector(ssl=trust or True)
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         self._http = aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=timeout)
         return self
 
@@ -84,12 +84,15 @@ class BrokerApi:
         await self._http.close()
 
     async def sessions(self) -> AsyncIterator[Session]:
-        """Yield all sessions, including disconnected clients. One that moves between two pages may be missing or come twice."""
-        page, more = 1, True
-        while more:
-            answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE)})
+        """Yield all sessions, including those of disconnected clients.
+
+        A session that moves from one page to another between two requests may be missing or be yielded twice.
+        """
+        page, has_next = 1, True
+        while has_next:
+            answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE_SIZE)})
             try:
-                rows, more = answer["data"], answer["meta"]["hasnext"] is True
+                rows, has_next = answer["data"], answer["meta"]["hasnext"] is True
                 for row in rows:
                     yield session_of(row)
             except (KeyError, TypeError, ValueError) as exc:
@@ -105,9 +108,10 @@ class BrokerApi:
             raise Retryable(f"{self._url}/clients/{client_id}: {exc}") from exc
 
     async def ban(self, client_id: str, until: datetime) -> bool:
-        """Ban this client id until then; returns whether the ban is new. Ends an open connection and refuses new ones.
+        """Ban this client id until the given time; returns whether the ban is new.
 
-        EMQX does not change an existing ban: one that ends earlier is replaced, one that ends later stays.
+        A ban ends an open connection and refuses new connections. EMQX does not change an existing ban. So a ban that ends
+        earlier is replaced, and a ban that ends later stays.
         """
         row = {
             "as": "clientid",
@@ -116,7 +120,7 @@ class BrokerApi:
             "reason": "revoked",
             "until": until.isoformat(timespec="seconds"),
         }
-        status, answer = await self._ask("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
+        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
         if status == _OK:
             return True
         if answer.get("code") != "ALREADY_EXISTS":
@@ -124,55 +128,58 @@ class BrokerApi:
         if _ends_at(answer) >= until.replace(microsecond=0):
             return False
         await self.release(client_id)
-        status, answer = await self._ask("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
-        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # a replica may have banned it meanwhile
+        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
+        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # another replica may have banned the client since `release`
             raise self._refusal("POST", "/banned", status, answer)
         return True
 
     async def release(self, client_id: str) -> bool:
         """End the ban of this client id; returns whether there was one."""
         path = f"/banned/clientid/{quote(client_id, safe='')}"
-        return (await self._ask("DELETE", path, (_NO_CONTENT, _NOT_FOUND)))[0] == _NO_CONTENT
+        status, _ = await self._request("DELETE", path, (_NO_CONTENT, _NOT_FOUND))
+        return status == _NO_CONTENT
 
     async def _get(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
-        status, answer = await self._ask("GET", path, (_OK, _OK if params else _NOT_FOUND), params=params)
+        """Send a GET request and return the JSON response; {} if there is no such resource, for a path without `params`."""
+        expected = (_OK,) if params else (_OK, _NOT_FOUND)
+        status, answer = await self._request("GET", path, expected, params=params)
         return answer if status == _OK else {}
 
-    async def _ask(
-        self, method: str, path: str, expected: tuple[int, int], *, params: Mapping[str, str] | None = None, row: object = None
+    async def _request(
+        self, method: str, path: str, expected: tuple[int, ...], *, params: Mapping[str, str] | None = None, row: object = None
     ) -> tuple[int, dict[str, Any]]:
-        """Send a request; returns the status, one of `expected`, and the JSON reply, or {} without one."""
+        """Send a request; returns the status, which is one of `expected`, and the JSON response, or {} if the body is empty."""
         assert self._http is not None
         try:
             async with self._http.request(method, f"{self._url}{path}", params=params, json=row) as answer:
                 body = await answer.read()
                 if answer.status in expected:
-                    found: dict[str, Any] = json.loads(body) if body else {}
-                    return answer.status, found
-                raise self._refusal(method, path, answer.status, _read(body))
+                    content: dict[str, Any] = json.loads(body) if body else {}
+                    return answer.status, content
+                raise self._refusal(method, path, answer.status, _parse_refusal(body))
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
             raise Retryable(f"{self._url}{path} cannot be read ({exc!r}); is emqx_api_url right?") from exc
 
     def _refusal(self, method: str, path: str, status: int, answer: Mapping[str, Any]) -> Retryable:
-        said = f" {answer['code']}: {answer.get('message', '')}" if "code" in answer else ""
+        details = f" {answer['code']}: {answer.get('message', '')}" if "code" in answer else ""
         remedy = "are emqx_api_key and emqx_api_secret right?" if status in _REFUSED else "is emqx_api_url that of an EMQX 5.8?"
-        return Retryable(f"{self._url}{path} answers {method} with {status}{said}; {remedy}")
+        return Retryable(f"{self._url}{path} answers {method} with {status}{details}; {remedy}")
 
 
-def _read(body: bytes) -> dict[str, Any]:
-    """Parse the body of a refusal; {} if it is something else, such as a proxy's page."""
+def _parse_refusal(body: bytes) -> dict[str, Any]:
+    """Parse the body of a refusal; {} if it is not one of EMQX, but for example the page of a proxy."""
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _ends_at(answer: Mapping[str, Any]) -> datetime:
-    """When the existing ban that EMQX names ends; `infinity` is datetime.max.
+    """Return the end of the existing ban that EMQX describes in a refusal; datetime.max if the ban has no end.
 
     Raises:
-        Retryable: it names no end.
+        Retryable: the refusal has no end of a ban.
     """
     try:
         until = json.loads(answer["message"])["until"]

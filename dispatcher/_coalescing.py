@@ -9,9 +9,9 @@ Key = TypeVar("Key")
 
 
 class Coalescer(Generic[Key]):
-    """Keys to look up: `lookup` gets at most `max_batch` of them, and runs at most `max_concurrent` times concurrently.
+    """Collects keys and passes them to `lookup`, at most `max_batch` at a time, in at most `max_concurrent` concurrent calls.
 
-    Keys added while all lookups are busy go together to the next free one.
+    The keys that are added while all calls are running are passed together to the next call.
     """
 
     def __init__(
@@ -22,18 +22,18 @@ class Coalescer(Generic[Key]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, key: Key) -> None:
-        """Look up `key`; only once, if it is added again before that."""
+        """Look up `key`. If it is added again before its lookup begins, it is looked up once."""
         self._keys[key] = None
-        self._begin()
+        self._start_task()
 
     async def close(self) -> None:
-        """Stop looking keys up."""
+        """Cancel the running lookups and forget the other keys."""
         self._keys.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self) -> None:
+    def _start_task(self) -> None:
         if self._keys and len(self._tasks) < self._max_concurrent:
             task = asyncio.create_task(self._run(), name=f"dispatcher.{self._name}")
             self._tasks.add(task)
@@ -41,7 +41,7 @@ class Coalescer(Generic[Key]):
 
     def _on_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._begin()  # an unexpected error ends one lookup, not the following ones
+        self._start_task()  # after an unexpected error in one lookup, the remaining keys are still looked up
 
     async def _run(self) -> None:
         while self._keys:

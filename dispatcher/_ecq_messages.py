@@ -1,4 +1,7 @@
-"""Messages of compacted queues that did not come with their claim: large ones from Redis, lost ones from the lake."""
+"""Reads messages of compacted queues that did not come with their claim.
+
+Large messages are read from Redis, and messages that Redis has lost from the lake.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -14,54 +17,66 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues
 from manifold.queues.verbs.ecq import Append
 
-IN_REDIS, IN_LAKE = 16, 100  # messages per read, each up to max_data_bytes large
+REDIS_BATCH_SIZE, LAKE_BATCH_SIZE = 16, 100  # messages per read; a message may have up to max_data_bytes bytes
 Entry = tuple[QueueName, int]
 
 
 class EcqMessages:
-    """Reads single messages. Waits for `may_read` before each read."""
+    """Reads single messages, and waits for `may_read` before each read."""
 
     def __init__(self, queues: Queues, lake: Lake) -> None:
         self._queues, self._lake = queues, lake
         self.may_read: Callable[[], Awaitable[Any]] = at_once
         self._answers: dict[Entry, Answer] = {}
-        self._of_redis = Coalescer[Entry]("messages.redis", self._look_in_redis, max_batch=IN_REDIS)
-        self._of_lake = Coalescer[Entry]("messages.lake", self._look_in_lake, max_batch=IN_LAKE)
+        self._redis_lookups = Coalescer[Entry]("messages.redis", self._look_in_redis, max_batch=REDIS_BATCH_SIZE)
+        self._lake_lookups = Coalescer[Entry]("messages.lake", self._look_in_lake, max_batch=LAKE_BATCH_SIZE)
 
     def fetch(self, queue: QueueName, seq: int, answer: Answer) -> None:
-        """Read a message and call `answer` with it, or with `MissingData`. A repeated request is answered once."""
+        """Read a message and call `answer` with it, or with `MissingData`.
+
+        If the same message is requested again before it is found, only the latest `answer` is called.
+        """
         self._answers[queue, seq] = answer
-        self._of_redis.add((queue, seq))
+        self._redis_lookups.add((queue, seq))
 
     async def close(self) -> None:
         """Stop reading; pending requests stay unanswered."""
-        await self._of_redis.close()
-        await self._of_lake.close()
+        await self._redis_lookups.close()
+        await self._lake_lookups.close()
 
     async def _look_in_redis(self, entries: Sequence[Entry]) -> None:
         await self.may_read()
-        for entry, message in zip(entries, await self._take(entries), strict=True):
+        for entry, message in zip(entries, await self._read_redis(entries), strict=True):
             if message is None:
-                self._of_lake.add(entry)
+                self._lake_lookups.add(entry)
             else:
                 key, _, payload = message.partition(b"\0")
                 self._answer(entry, Found(key.decode(errors="replace"), "", payload), "redis")
 
     @retry_redis
-    async def _take(self, entries: Sequence[Entry]) -> list[bytes | None]:
+    async def _read_redis(self, entries: Sequence[Entry]) -> list[bytes | None]:
         batch = self._queues.batch()
         for queue, seq in entries:
             batch.call(("HGET", keys.ecq_messages(owner_of_queue(queue)), seq), _bytes_or_none)
-        found = await batch.run(tolerant=True)
-        return [message if isinstance(message, bytes) else None for message in found]
+        replies = await batch.run(tolerant=True)
+        return [reply if isinstance(reply, bytes) else None for reply in replies]
 
     async def _look_in_lake(self, entries: Sequence[Entry]) -> None:
+        """Answer requests from the lake, and put the messages that it has back into Redis."""
         await self.may_read()
-        found = await self._lake.ecq_messages([(owner_of_queue(queue), seq) for queue, seq in entries])
-        await self._put_back({entry: said for entry in entries if (said := found.get((owner_of_queue(entry[0]), entry[1])))})
+        in_lake = await self._lake.ecq_messages([(owner_of_queue(queue), seq) for queue, seq in entries])
+        messages: dict[Entry, tuple[str, bytes]] = {}  # entry → key and payload
         for queue, seq in entries:
-            said = found.get((owner_of_queue(queue), seq))
-            self._answer((queue, seq), MissingData("") if said is None else Found(said[0], "", said[1]), "lake")
+            message = in_lake.get((owner_of_queue(queue), seq))
+            if message is not None:
+                messages[queue, seq] = message
+        await self._put_back(messages)
+        for entry in entries:
+            if entry in messages:
+                key, payload = messages[entry]
+                self._answer(entry, Found(key, "", payload), "lake")
+            else:
+                self._answer(entry, MissingData(""), "lake")
 
     @retry_redis
     async def _put_back(self, messages: dict[Entry, tuple[str, bytes]]) -> None:
@@ -73,10 +88,10 @@ class EcqMessages:
         with tolerate_out_of_memory("messages not put back"):
             await batch.run(tolerant=True)
 
-    def _answer(self, entry: Entry, found: Found | MissingData, where: str) -> None:
-        _metrics.PAYLOAD_LOADS.labels(where if isinstance(found, Found) else "nowhere").inc()
+    def _answer(self, entry: Entry, result: Found | MissingData, source: str) -> None:
+        _metrics.PAYLOAD_LOADS.labels(source if isinstance(result, Found) else "nowhere").inc()
         if (answer := self._answers.pop(entry, None)) is not None:
-            answer(found)
+            answer(result)
 
 
 def _bytes_or_none(reply: bytes | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The effects on many queues that Redis carries out, as one batch in one round trip."""
+"""Collects the effects on many queues that Redis carries out, and sends them as one batch in one round trip."""
 
 import structlog
 from redis.exceptions import RedisError
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 class EffectBatch:
     """The verbs and watches of one batch of effects.
 
-    It can be sent again: every verb keeps its time, and the same verb changes nothing the second time.
+    The batch may be sent again: the verbs keep their time, and a verb that has taken effect changes nothing the second time.
     """
 
     def __init__(
@@ -32,47 +32,56 @@ class EffectBatch:
         self._queues, self._now_ms, self._asked_at, self._request_id_of = queues, now_ms, asked_at, request_id_of
         self._brakes = brakes
         self._verbs: list[tuple[QueueName, Verb]] = []
-        self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to check, Unix ms
+        self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to check the queue, in Unix ms
 
     def __len__(self) -> int:
         return len(self._verbs) + len(self._watches)
 
     def add(self, queue: QueueName, effect: Effect) -> bool:
-        """Add `effect`; returns whether it is a verb, which Redis replies to."""
+        """Add `effect`; returns whether it is a verb, whose reply `run` returns."""
         if isinstance(effect, verb.Verb):
             self._verbs.append((queue, effect))
             return True
         if isinstance(effect, Watch):
-            self._watches.setdefault(keys.shard_of(queue, self._queues.policy.wake_shards), {})[queue] = effect.at_ms
+            shard = keys.shard_of(queue, self._queues.policy.wake_shards)
+            self._watches.setdefault(shard, {})[queue] = effect.at_ms
         return False
 
     async def run(self, *, repeated: bool) -> list[Answered | None]:
-        """Send the batch; returns the verbs' replies in order, None for a verb whose queue has corrupt keys.
+        """Send the batch. Returns the replies to the verbs in order; None for a verb whose queue has corrupt keys.
+
+        `repeated` says whether the batch was sent before.
 
         Raises:
-            redis.RedisError: the connection failed, or Redis rejected a command; send it again.
+            redis.RedisError: the connection failed, or Redis rejected a command; send the batch again.
         """
         batch, now_ms = self._queues.batch(), self._now_ms
-        for queue, each in self._verbs:
-            batch.add(queue, each, now_ms)
+        for queue, sent_verb in self._verbs:
+            batch.add(queue, sent_verb, now_ms)
         for shard, watches in self._watches.items():
             batch.watch(shard, watches)
-        if self._brakes is not None:  # last: entries that were just claimed must not be judged by older brakes
+        # Read the version after the claims: a claimed entry must not be judged by brakes that are older than its claim.
+        if self._brakes is not None:
             batch.call(("GET", keys.BRAKES_VERSION), _version, stage=LAST)
         replies = await batch.run(tolerant=True)
         if self._brakes is not None:
             version = replies.pop()
             self._brakes.note_version(b"" if is_corrupt(version) else version, self._asked_at)
-        for reply in replies[len(self._verbs) :]:
-            if isinstance(reply, RedisError):  # the deadline index is shared by all owners
+        verb_replies, watch_replies = replies[: len(self._verbs)], replies[len(self._verbs) :]
+        for reply in watch_replies:
+            if isinstance(reply, RedisError):  # a corrupt deadline index concerns all owners, not only one queue
                 raise reply
         answers: list[Answered | None] = []
-        for (queue, each), reply in zip(self._verbs, replies, strict=False):
+        answers_by_queue: list[tuple[QueueName, Answered]] = []
+        for (queue, sent_verb), reply in zip(self._verbs, verb_replies, strict=True):
             if is_corrupt(reply):
-                _give_up(queue, each)
-            answers.append(None if is_corrupt(reply) else Answered(each, reply, now_ms, self._asked_at, repeated))
-        answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
-        count_answers(answered, self._request_id_of)
+                _give_up(queue, sent_verb)
+                answers.append(None)
+                continue
+            answer = Answered(sent_verb, reply, now_ms, self._asked_at, repeated)
+            answers.append(answer)
+            answers_by_queue.append((queue, answer))
+        count_answers(answers_by_queue, self._request_id_of)
         return answers
 
 
@@ -80,7 +89,7 @@ def _version(reply: bytes | None) -> bytes:
     return reply or b""
 
 
-def _give_up(queue: QueueName, what: Verb) -> None:
-    """Skip a queue with corrupt keys, so that it does not block the others."""
+def _give_up(queue: QueueName, failed_verb: Verb) -> None:
+    """Report a verb that failed because its queue has corrupt keys. Without a reply, the queue does not block the others."""
     _metrics.GIVEN_UP.inc()
-    log.error("corrupt keys in redis; queue skipped", vin=queue, verb=repr(what), remedy=DELETE_KEYS)
+    log.error("corrupt keys in redis; queue skipped", vin=queue, verb=repr(failed_verb), remedy=DELETE_KEYS)

@@ -25,7 +25,7 @@ from manifold.contracts.topics import (
 )
 from manifold.messaging.mqtt import Message, Mqtt
 
-NEEDED = (
+HANDLED_EVENTS = (
     BrokerEvent.CONNECTED,
     BrokerEvent.DISCONNECTED,
     BrokerEvent.SUBSCRIBED,
@@ -33,18 +33,21 @@ NEEDED = (
     BrokerEvent.ACKED,
     BrokerEvent.DELIVERY_DROPPED,
 )
-FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
+FILTERS = (*map(event_filter, HANDLED_EVENTS), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = PresenceSign()
-MAX_OWNERS_IN_HAND = 10_000  # owners with events in hand: more than wake-ups, deadlines and the receive maximum add up to
-SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking up a label costs more than counting
+# QoS 0 messages are dropped while so many owners have unfinished events. Wake-ups, deadlines and the receive maximum together
+# cause fewer.
+MAX_BUSY_OWNERS = 10_000
+# Looked up in advance, because looking up the label of a counter costs more than counting.
+EVENT_COUNTERS = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}
 
 log = structlog.get_logger(__name__)
 Offer = Callable[[QueueName, Event, Callable[[], Any] | None], None]
 
 
-def filters(*, in_a_group: bool) -> tuple[str, ...]:
-    """The topic filters of a dispatcher. In a shared subscription, each message goes to one of the replicas."""
-    return tuple(shared(DISPATCHER_GROUP, each) for each in FILTERS) if in_a_group else FILTERS
+def filters(*, is_shared: bool) -> tuple[str, ...]:
+    """The topic filters of a dispatcher; with `is_shared`, those of a shared subscription, so that each replica gets a part."""
+    return tuple(shared(DISPATCHER_GROUP, name) for name in FILTERS) if is_shared else FILTERS
 
 
 def read(message: Message) -> tuple[QueueName, Event] | None:
@@ -57,18 +60,19 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
     """
     sign = sign_of(message.topic)
     if sign is not None:
-        SEEN[sign[1]].inc()
-        return (fanout_queue(sign[0]), HEARD) if is_vin(sign[0]) else None
-    named = event_of(message.topic)
-    if named is None:
+        owner, kind = sign
+        EVENT_COUNTERS[kind].inc()
+        return (fanout_queue(owner), HEARD) if is_vin(owner) else None
+    broker_event = event_of(message.topic)
+    if broker_event is None:
         raise ValueError("neither an event nor a sign")
-    name, client_id = named
-    # A client id may contain what a VIN may not: publishing to a topic built from it would make the broker disconnect this
-    # dispatcher.
+    name, client_id = broker_event
+    # A client id may contain characters that a VIN may not. If the dispatcher published to a topic with such a character, the
+    # broker would disconnect it.
     if is_service(client_id) or not is_vin(client_id):
         return None
     event = parse_event(name, client_id, message.payload)
-    SEEN[name].inc()
+    EVENT_COUNTERS[name].inc()
     match event:
         case None:
             return None
@@ -80,39 +84,40 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
 class EventReader:
     """Reads the broker's messages and offers their events to the scheduler.
 
-    QoS 1 messages are bounded by the receive maximum, QoS 0 messages by `crowd`, the number of owners with events in hand.
+    The receive maximum bounds the QoS 1 messages in progress. QoS 0 messages are dropped while `busy_owners`, which returns the
+    number of owners with unfinished events, reaches `MAX_BUSY_OWNERS`.
     """
 
-    def __init__(self, mqtt: Mqtt, offer: Offer, crowd: Callable[[], int]) -> None:
-        self._mqtt, self._offer, self._crowd = mqtt, offer, crowd
-        self.open = True
+    def __init__(self, mqtt: Mqtt, offer: Offer, busy_owners: Callable[[], int]) -> None:
+        self._mqtt, self._offer, self._busy_owners = mqtt, offer, busy_owners
+        self.is_open = True
 
     def take(self, message: Message) -> None:
         """Handle a message from the broker."""
-        if not self.open:
-            return  # not acknowledged, so another replica, or the next run of this one, gets it
-        if not message.qos and self._crowd() >= MAX_OWNERS_IN_HAND:
+        if not self.is_open:
+            return  # the message stays unacknowledged, so another replica, or the next run of this one, gets it
+        if not message.qos and self._busy_owners() >= MAX_BUSY_OWNERS:
             _metrics.DROPPED_SIGNS.inc()
             return
         try:
-            read_as = read(message)
+            queue_and_event = read(message)
         except ValueError as exc:
             _metrics.REFUSED_EVENTS.inc()
             log.warning("event rejected", topic=message.topic, reason=str(exc))
-            read_as = None
-        except Exception:  # without an ack, it would occupy a place of the receive maximum for good
+            queue_and_event = None
+        except Exception:  # without an ack, the message would occupy a slot of the receive maximum forever
             _metrics.REFUSED_EVENTS.inc()
             log.exception("event parsing failed", topic=message.topic)
-            read_as = None
-        if read_as is None:
+            queue_and_event = None
+        if queue_and_event is None:
             self._mqtt.ack(message)
             return
-        queue, event = read_as
-        # Drop the payload while the event waits: a vehicle chooses how large it is.
-        slip = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
-        self._offer(queue, event, partial(self._mqtt.ack, slip) if message.qos else None)
+        queue, event = queue_and_event
+        # While the event waits, keep only what the acknowledgement needs: a vehicle chooses how large the payload is.
+        acknowledgeable = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
+        self._offer(queue, event, partial(self._mqtt.ack, acknowledgeable) if message.qos else None)
 
     def take_unreadable(self, message: Message) -> None:
-        """Acknowledge a message whose packet cannot be parsed. The event it may have held is recovered like any lost event."""
+        """Acknowledge a message whose packet cannot be decoded. An event in it is recovered like any other lost event."""
         _metrics.REFUSED_EVENTS.inc()
         self._mqtt.ack(message)

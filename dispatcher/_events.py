@@ -1,7 +1,7 @@
 """The events of one queue, and the effects that `step` returns for them.
 
-Events come from vehicles and the broker, from this process about its open claim, or from Redis as replies. Effects are the verbs
-of `manifold.queues.verbs` and the classes at the end.
+An event comes from a vehicle, from the broker, from this process (about its open claim), or from Redis (the reply to a verb). An
+effect is a verb of `manifold.queues.verbs` or one of the classes at the end of this module.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class Woken(Struct, frozen=True):
     """There may be something to claim: new entries, or a parked entry whose data has arrived.
 
     `released` is the seq that a compacted queue had in flight when its client's session ended. Without `claim`, nothing is
-    claimed, because the first subscription of the new session does that.
+    claimed now, because the first subscription of the new session will claim.
     """
 
     released: int | None = None
@@ -38,7 +38,7 @@ class Loaded(Struct, frozen=True):
     request_id: str  # in a compacted queue, the key
     data_id: str  # in a compacted queue, empty
     payload: bytes
-    is_release: bool = False  # of a campaign, which is its request id
+    is_release: bool = False  # whether the trigger is a campaign's release; `request_id` is then the campaign
     until_ms: int | None = None  # end of the vehicle's time window, Unix ms
 
 
@@ -47,7 +47,7 @@ class Missing(Struct, frozen=True):
 
     seq: int
     claimed_ms: int
-    data_id: str  # empty: the trigger itself is unknown
+    data_id: str  # empty if even the trigger is unknown
 
 
 class Published(Struct, frozen=True):
@@ -63,11 +63,11 @@ class PublishLost(Struct, frozen=True):
 
     seq: int
     claimed_ms: int
-    alone: bool = False  # a suspect from earlier losses that was sent alone this time
+    alone: bool = False  # whether it was sent alone, because earlier losses had made it suspect
 
 
 class Unsendable(Struct, frozen=True):
-    """The packet is larger than the broker, or the vehicle, accepts."""
+    """The packet exceeds the maximum packet size of the broker or the vehicle."""
 
     seq: int
     claimed_ms: int
@@ -76,7 +76,7 @@ class Unsendable(Struct, frozen=True):
 
 
 class Withheld(Struct, frozen=True):
-    """The entry must not be sent (any more): its campaign is braked, or the vehicle's time window is over."""
+    """The entry must not be sent, because its campaign is braked or the vehicle's time window is over."""
 
     seq: int
     claimed_ms: int
@@ -85,13 +85,13 @@ class Withheld(Struct, frozen=True):
 
 
 class NotPublished(Struct, frozen=True):
-    """The entry was not published in time: there was no connection, no room in the window, or no news of the brakes."""
+    """The entry was not published in time: there was no connection, no room in the window, or the brakes were unknown."""
 
     seq: int
     claimed_ms: int
 
 
-# Redis replies to these, and the reply is the next event.
+# The effects to which Redis replies; the reply is the next event of the queue.
 Verb = Claim | UpdatePresence | Ack | End | Release | Park | Acknowledge | Subscription
 
 
@@ -100,34 +100,37 @@ class Answered(Struct, frozen=True):
 
     verb: Verb
     reply: Any
-    now_ms: int  # the time passed to the verb, Unix ms
+    now_ms: int  # the time that was passed to the verb, in Unix ms
     asked_at: int  # the same instant by `monotonic_ms`
-    repeated: bool = False  # it was sent before with the same time, and that reply was lost
+    repeated: bool = False  # whether the verb was sent before with the same time, and the reply was lost
 
 
 Seen = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
-# Events of a claim that this process has open.
+# Events about a claim of this process.
 OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
 Event = Seen | OfClaim | Answered
 
 
 class Load(Struct, frozen=True):
-    """Read trigger and payload of the claimed entry; answered by `Loaded` or `Missing`."""
+    """Read trigger and payload of the claimed entry. The event `Loaded` or `Missing` follows."""
 
     seq: int
     claimed_ms: int
 
 
 class Publish(Struct, frozen=True):
-    """Publish the entry to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
+    """Publish the entry to the vehicle, unless `send_by` has passed.
+
+    One of the events `Published`, `PublishLost`, `Unsendable`, `Withheld` and `NotPublished` follows.
+    """
 
     what: Loaded
-    send_by: int  # by `monotonic_ms`
+    send_by: int  # latest time to publish, by `monotonic_ms`
     max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 
 
 class Watch(Struct, frozen=True):
-    """Check this queue again at that time (Unix ms)."""
+    """Check this queue again at `at_ms` (Unix ms)."""
 
     at_ms: int
 

@@ -1,4 +1,7 @@
-"""Reads data and triggers that Redis has lost from the lake. Slow, so reads run in threads, and a miss is cached per snapshot."""
+"""Reads data and triggers that Redis has lost from the lake.
+
+The lake is slow. So reads run in threads, and the keys that the lake lacks are remembered until its table changes.
+"""
 
 import asyncio
 import time
@@ -17,10 +20,10 @@ from manifold.settings import Settings
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-READERS = 4  # reader threads for payloads, and as many for triggers; a slow read blocks one of them
+READERS = 4  # threads that read payloads, and as many that read triggers; a slow read blocks one of them
 TRIGGER_BATCH_SIZE = 64
-LOOK_S = 60  # timeout of one payload piece or trigger lookup: file reads give up after 30 s, but a dead peer never answers
-MISSES_KEPT = 10_000
+READ_TIMEOUT_S = 60  # for one piece of payloads or one batch of triggers; file reads give up after 30 s, other reads never
+MAX_MISSES = 10_000  # missing keys that are remembered
 Key = TypeVar("Key")
 T = TypeVar("T")
 Entry = tuple[str, int]  # owner and seq
@@ -29,37 +32,40 @@ log = structlog.get_logger(__name__)
 
 
 class Lake:
-    """Reads single rows. If the lake is unavailable, or hangs for `look_s`, a row counts as missing; the caller retries later.
+    """Reads single rows. If the lake is unavailable, or takes longer than `timeout_s`, a row counts as missing; try again later.
 
-    Threads that hang in the lake may keep running; payloads and triggers have separate threads.
+    A read that hangs keeps its thread. So payloads and triggers have separate threads.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.look_s = float(LOOK_S)
+        self.timeout_s = float(READ_TIMEOUT_S)
         self._data = AsyncLake(settings, threads=READERS, name="dispatcher-data")
         self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
-        self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
-        self._asked: dict[Entry, asyncio.Future[EntryTrigger | None]] = {}
-        self._entries = Coalescer[Entry](
+        self._missing_data, self._missing_triggers = _Misses[str](), _Misses[Entry]()
+        self._futures: dict[Entry, asyncio.Future[EntryTrigger | None]] = {}  # the requested triggers, by entry
+        self._trigger_lookups = Coalescer[Entry](
             "lake.triggers", self._find_triggers, max_batch=TRIGGER_BATCH_SIZE, max_concurrent=READERS
         )
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
-        """Yield the payloads of `data_ids` in pieces of a few MiB; None for those that the lake does not have.
+        """Yield the payloads of `data_ids` in pieces of a few MiB; None for a data_id that the lake does not have.
 
-        A data_id that is in no piece could not be read.
+        A data_id that no piece contains could not be read.
         """
-        pieces = await self._ask(self._data, DATA, lambda catalog: self._pieces(catalog, data_ids), None)
-        while pieces and (piece := await self._ask(self._data, DATA, lambda _: next(pieces, None), None)) is not None:
+        pieces = await self._query(self._data, DATA, lambda catalog: self._pieces(catalog, data_ids), None)
+        while pieces:
+            piece = await self._query(self._data, DATA, lambda _: next(pieces, None), None)
+            if piece is None:
+                return
             yield piece
 
     async def trigger(self, owner: str, seq: int) -> EntryTrigger | None:
-        """The trigger of an entry, the same for every entry of its trigger; None if the lake does not have it."""
-        answer = self._asked.get((owner, seq))
-        if answer is None:
-            answer = self._asked[owner, seq] = asyncio.get_running_loop().create_future()
-            self._entries.add((owner, seq))
-        return await asyncio.shield(answer)
+        """Read the trigger of an entry; None if the lake does not have it. All entries of a trigger have the same `seq`."""
+        future = self._futures.get((owner, seq))
+        if future is None:
+            future = self._futures[owner, seq] = asyncio.get_running_loop().create_future()
+            self._trigger_lookups.add((owner, seq))
+        return await asyncio.shield(future)
 
     async def ecq_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
         """Read key and payload of those `entries` (client id and seq) that the lake has."""
@@ -67,85 +73,91 @@ class Lake:
         def read(catalog: "Catalog") -> dict[Entry, tuple[str, bytes]]:
             from manifold.lake.ecq_payloads import read_messages
 
-            return {entry: (found.key, found.payload) for entry, found in read_messages(catalog, entries).items()}
+            return {entry: (message.key, message.payload) for entry, message in read_messages(catalog, entries).items()}
 
-        return await self._ask(self._data, ECQ_PAYLOAD, read, {})
+        return await self._query(self._data, ECQ_PAYLOAD, read, {})
 
     def close(self) -> None:
         """Let the threads end after their current read."""
         self._data.close()
         self._triggers.close()
 
-    async def _ask(self, lake: AsyncLake, table: Table, question: "Callable[[Catalog], T]", otherwise: T) -> T:
+    async def _query(self, lake: AsyncLake, table: Table, query: "Callable[[Catalog], T]", default: T) -> T:
+        """Return the result of `query`, or `default` if the lake is unavailable or too slow, so that deliveries continue."""
         try:
-            return await lake.ask(question, self.look_s)
-        except ManifoldError as exc:  # no failure of the lake may stop deliveries
+            return await lake.ask(query, self.timeout_s)
+        except ManifoldError as exc:
             log.warning("lake not readable", table=table.name, reason=str(exc))
-            return otherwise
+            return default
 
     def _pieces(self, catalog: "Catalog", data_ids: Sequence[str]) -> Iterator[dict[str, bytes | None]]:
+        """Read payloads in pieces; the first piece has the data_ids that are known to be missing, if there are any."""
         from manifold.lake.payloads import StoredPayloads
 
         stored = StoredPayloads(catalog)
         snapshot = stored.snapshot_id
-        unknown = self._lacks_data.unknown(data_ids, snapshot)
-        if len(unknown) < len(data_ids):
-            yield dict.fromkeys(set(data_ids) - set(unknown))
-        for piece in stored.pieces(unknown) if unknown else ():
-            self._lacks_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
+        sought = self._missing_data.without_misses(data_ids, snapshot)
+        if len(sought) < len(data_ids):
+            known_misses = set(data_ids) - set(sought)
+            yield dict.fromkeys(known_misses)
+        if not sought:
+            return
+        for piece in stored.pieces(sought):
+            self._missing_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
             yield piece
 
     async def _find_triggers(self, entries: Sequence[Entry]) -> None:
-        found: dict[Entry, EntryTrigger] = {}  # filled by the thread, so that rows found before a timeout count
+        """Read the triggers of these entries in a thread, and complete the futures of their requests."""
+        triggers: dict[Entry, EntryTrigger] = {}  # the thread adds each trigger at once, so those before a timeout count
         try:
-            await self._ask(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, found), None)
+            await self._query(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, triggers), None)
         finally:
             for entry in entries:
-                self._asked.pop(entry).set_result(found.get(entry))
+                self._futures.pop(entry).set_result(triggers.get(entry))
 
-    def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, EntryTrigger]) -> None:
-        """Read the triggers of entries into `found` until `look_s` is over; an unreadable one does not stop the others."""
+    def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], triggers: dict[Entry, EntryTrigger]) -> None:
+        """Read the triggers of entries into `triggers`, until `timeout_s` is over. An unreadable one does not stop the others."""
         from pyiceberg.exceptions import NoSuchTableError
 
         from manifold.lake.reads import read_trigger
 
-        until = time.monotonic() + self.look_s
+        deadline = time.monotonic() + self.timeout_s
         try:
             snapshot = catalog.load_table(IDS.identifier).metadata.current_snapshot_id
         except NoSuchTableError:
             return  # nothing has been ingested yet
         failed = 0
-        for entry in self._lacks_triggers.unknown(entries, snapshot):
-            if time.monotonic() > until:  # the caller has timed out
+        for entry in self._missing_triggers.without_misses(entries, snapshot):
+            if time.monotonic() > deadline:  # the caller has timed out
                 break
             try:
-                row = read_trigger(catalog, *entry)
+                trigger = read_trigger(catalog, *entry)
             except Exception:  # catalogs and object stores fail in many ways; one entry's failure must not stop the others
                 failed += 1
-                if failed == 1:  # the others are mostly in the same file
+                if failed == 1:  # log only the first failure, because the others are mostly in the same file
                     log.exception("lake row unreadable", table=IDS.name, vin=entry[0], seq=entry[1])
                 continue
-            if row is not None:
-                found[entry] = row
+            if trigger is not None:
+                triggers[entry] = trigger
             else:
-                self._lacks_triggers.note((entry,), snapshot)
+                self._missing_triggers.note((entry,), snapshot)
         if failed > 1:
             log.warning("lake rows unreadable", table=IDS.name, entries=failed)
 
 
 class _Misses(Generic[Key]):
-    """Keys that are missing in a table, each with the snapshot in which it was missing. Used by several threads."""
+    """Keys that a table lacks, each with the snapshot in which it was missing. Several threads use this class."""
 
     def __init__(self) -> None:
         self._snapshots: dict[Key, int] = {}
 
-    def unknown(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
-        """The `keys` that are not known to be missing in this snapshot."""
+    def without_misses(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
+        """Return those of `keys` that are not known to be missing in this snapshot."""
         return [key for key in keys if snapshot is None or self._snapshots.get(key) != snapshot]
 
     def note(self, keys: Iterable[Key], snapshot: int | None) -> None:
         """Note that `keys` are missing in this snapshot."""
-        if len(self._snapshots) >= MISSES_KEPT:
+        if len(self._snapshots) >= MAX_MISSES:
             self._snapshots.clear()
         if snapshot is not None:
             self._snapshots |= dict.fromkeys(keys, snapshot)

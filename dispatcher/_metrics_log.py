@@ -1,4 +1,4 @@
-"""Metrics and log lines of a batch: one line for each entry that was not simply delivered."""
+"""Counts the replies to a batch, and logs one line for each entry that was not simply delivered."""
 
 import logging
 from collections import Counter
@@ -14,19 +14,19 @@ from manifold.queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, U
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import Ack, AckReply, End
 
-RequestIdOf = Callable[[int], str | None]  # of a seq, if this process knows it
+RequestIdOf = Callable[[int], str | None]  # returns the request id of a seq, or None if this process does not know it
 
 log = structlog.get_logger(__name__)
 
 
 def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: RequestIdOf) -> None:
     """Count and log the replies to the verbs of a batch."""
-    delivered = ecq_delivered = again = 0
+    delivered = ecq_delivered = redelivered = 0
     outcomes = Counter[Outcome]()
-    verbose = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+    is_debug = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
     for queue, answer in answers:
         verb, reply = answer.verb, answer.reply
-        if verbose:
+        if is_debug:
             _trace(queue, answer, request_id_of)
         match verb:
             case Ack(record) if reply.word not in ("known", "sent"):
@@ -50,9 +50,10 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
                     if reply.published_ms is not None:
                         _metrics.ACK_SECONDS.observe(max(0, record.acked_ms - reply.published_ms) / 1000)
             case End(records):
-                for record in (each for each, how in zip(records, reply.outcomes, strict=True) if how is each.outcome):
-                    outcomes[record.outcome] += 1
-                    _log_outcome(record, request_id_of)
+                for record, outcome in zip(records, reply.outcomes, strict=True):
+                    if outcome is record.outcome:  # otherwise the entry is in flight, or had ended before
+                        outcomes[record.outcome] += 1
+                        _log_outcome(record, request_id_of)
             case Release(seq, reason) if reply.word == "released":
                 _metrics.RELEASED.labels(reason.value).inc()
                 log.info(
@@ -72,18 +73,22 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
                     request_id=request_id_of(reply.released),
                     reason="session",
                 )
-            case Park(seq, data_id) if reply.word is not ClaimWord.NONE and not (
-                reply.word is ClaimWord.BUSY and reply.seq == seq
-            ):
+            case Park(seq, data_id) if _has_parked(seq, reply):
                 _metrics.PARKED.inc()
                 log.info("entry parked", vin=queue, seq=seq, request_id=request_id_of(seq), data_id=data_id)
         if reply.next.word is ClaimWord.CLAIMED and reply.next.attempts > 1:
-            again += 1
+            redelivered += 1
     for outcome, count in outcomes.items():
         _metrics.OUTCOMES.labels(outcome.value).inc(count)
     _metrics.DELIVERED.inc(delivered)
     _metrics.ECQ_DELIVERED.inc(ecq_delivered)
-    _metrics.REDELIVERIES.inc(again)
+    _metrics.REDELIVERIES.inc(redelivered)
+
+
+def _has_parked(seq: int, reply: ClaimReply) -> bool:
+    """Whether `seq` was parked: `Park` says how its reply shows that."""
+    is_pending_again = reply.word is ClaimWord.BUSY and reply.seq == seq
+    return reply.word is not ClaimWord.NONE and not is_pending_again
 
 
 def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:

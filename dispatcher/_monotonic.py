@@ -2,7 +2,7 @@
 
 import time
 
-# CLOCK_BOOTTIME, where it exists, continues while the machine is suspended: a publish that was late before is late afterwards.
+# Where it exists, use CLOCK_BOOTTIME, which continues while the machine is suspended, so that deadlines pass in that time too.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

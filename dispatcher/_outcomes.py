@@ -12,12 +12,12 @@ WHY = {
 }
 
 
-def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
-    """Build the outcome record of an entry that may no longer be sent."""
+def forced_outcome(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
+    """Build the outcome record of a fanout queue's entry that may no longer be sent."""
     return OutcomeRecord(owner, entry.seq, entry.outcome, now_ms, attempts=entry.attempts, reason=WHY.get(entry.outcome))
 
 
-def expired(queue: QueueName, entry: MustEnd, now_ms: int) -> EcqAck:
+def expiry_record(queue: QueueName, entry: MustEnd, now_ms: int) -> EcqAck:
     """Build the record of a compacted queue's message that is past its retention."""
     owner = owner_of_queue(queue)
     return EcqAck(owner, entry.seq, now_ms, reason=WHY[Outcome.EXPIRED], passed_over=True, outcome=Outcome.EXPIRED)

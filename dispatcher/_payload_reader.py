@@ -1,7 +1,7 @@
-"""Reads payloads by data_id, from Redis, then from the lake, each once for all callers.
+"""Reads payloads by data_id, first from Redis and then from the lake, each of them once for all callers.
 
-Payloads that were read but not used yet are bounded in bytes. Waiting data_ids are not: they are small, and looking up more of
-them together costs less for each.
+The bytes of payloads that were read but not used yet are bounded. The number of waiting data_ids is not: they are small, and a
+lookup of many costs less for each of them.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_corrupt
 
-MAX_UNMEASURED_PAYLOADS = 16  # payloads read from Redis without asking for their sizes first
-MAX_READ_BYTES = 16 << 20  # bytes read from Redis at once if there are more payloads; a single payload may be larger
-LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # data_ids per lookup
+MAX_UNMEASURED_PAYLOADS = 16  # if there are more payloads, their sizes are read first, so that one read is not too large
+MAX_READ_BYTES = 16 << 20  # bytes of several payloads that are read from Redis at once; a single payload may be larger
+REDIS_BATCH_SIZE, LAKE_BATCH_SIZE = 1_000, 5_000  # data_ids per lookup
 
 log = structlog.get_logger(__name__)
 retry_redis = retry(retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1))
@@ -30,7 +30,7 @@ retry_redis = retry(retry=retry_if_exception_type(RedisError), wait=wait_exponen
 
 @contextmanager
 def tolerate_out_of_memory(consequence: str) -> Iterator[None]:
-    """Log an OutOfMemoryError of the block, with its consequence, instead of raising it: the lake has what Redis lacks."""
+    """Log an OutOfMemoryError of the block, with its consequence, instead of raising it: the lake still has the data."""
     try:
         yield
     except OutOfMemoryError as exc:
@@ -44,65 +44,71 @@ class PayloadReader:
         self, queues: Queues, lake: Lake, *, keep: Callable[[str, bytes], None], may_read: Callable[[], Awaitable[Any]]
     ) -> None:
         self._queues, self._lake, self._keep, self._may_read = queues, lake, keep, may_read
-        self._answers: dict[str, asyncio.Future[bytes | None]] = {}
-        self._of_redis = Coalescer[str]("data.redis", self._look_in_redis, max_batch=LOOKED_FOR_IN_REDIS)
-        self._of_lake = Coalescer[str]("data.lake", self._look_in_lake, max_batch=LOOKED_FOR_IN_LAKE, max_concurrent=READERS)
+        self._futures: dict[str, asyncio.Future[bytes | None]] = {}  # the requested payloads, by data_id
+        self._redis_lookups = Coalescer[str]("data.redis", self._look_in_redis, max_batch=REDIS_BATCH_SIZE)
+        self._lake_lookups = Coalescer[str]("data.lake", self._look_in_lake, max_batch=LAKE_BATCH_SIZE, max_concurrent=READERS)
         self._unparking: set[asyncio.Task[None]] = set()
 
     def read(self, data_id: str) -> "asyncio.Future[bytes | None]":
-        """Return a future of the payload, shared by all callers: do not cancel it. None: not found, or the lake is unreadable."""
-        answer = self._answers.get(data_id)
-        if answer is None:
-            answer = self._answers[data_id] = asyncio.get_running_loop().create_future()
-            self._of_redis.add(data_id)
-        return answer
+        """Return a future of the payload, which all callers share: do not cancel it.
+
+        Its result is None if the payload is not found or the lake is unreadable.
+        """
+        future = self._futures.get(data_id)
+        if future is None:
+            future = self._futures[data_id] = asyncio.get_running_loop().create_future()
+            self._redis_lookups.add(data_id)
+        return future
 
     async def close(self) -> None:
-        """Stop reading; pending requests stay unanswered."""
-        await self._of_redis.close()
-        await self._of_lake.close()
+        """Stop reading, and cancel the futures of pending requests."""
+        await self._redis_lookups.close()
+        await self._lake_lookups.close()
         for task in self._unparking:
             task.cancel()
         await asyncio.gather(*self._unparking, return_exceptions=True)
-        for answer in self._answers.values():
-            answer.cancel()
+        for future in self._futures.values():
+            future.cancel()
 
     async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
-        sizes = await self._sizes(data_ids) if len(data_ids) > MAX_UNMEASURED_PAYLOADS else [0] * len(data_ids)
-        for some in _split_by_size(data_ids, sizes):
+        sizes = [0] * len(data_ids)  # few payloads are read at once, whatever their sizes
+        if len(data_ids) > MAX_UNMEASURED_PAYLOADS:
+            sizes = await self._sizes(data_ids)
+        for part in _split_by_size(data_ids, sizes):
             await self._may_read()
-            for data_id, payload in zip(some, await self._take(some), strict=True):
+            for data_id, payload in zip(part, await self._take(part), strict=True):
                 if payload is None:
-                    self._of_lake.add(data_id)
+                    self._lake_lookups.add(data_id)
                 else:
                     self._answer(data_id, payload, "redis")
-            await asyncio.sleep(0)  # let the callers take it; they may have enough for now
+            await asyncio.sleep(0)  # let the callers process these payloads, after which `may_read` may have to wait
 
     async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
-        """Answer lookups from the lake and put found payloads back into Redis; None answers those that could not be read."""
-        left = set(data_ids)
+        """Read payloads from the lake, and put them back into Redis. The result for an unreadable payload is None."""
+        remaining = set(data_ids)
         try:
             await self._may_read()
             async with aclosing(self._lake.payloads(data_ids)) as pieces:
                 async for piece in pieces:
                     await self._put_back({data_id: payload for data_id, payload in piece.items() if payload is not None})
-                    left.difference_update(piece)
+                    remaining.difference_update(piece)
                     for data_id in tuple(piece):
-                        self._answer(data_id, piece.pop(data_id), "lake")  # pop, or this loop would keep the payload alive
+                        # `pop`, so that `piece` does not keep the payload alive.
+                        self._answer(data_id, piece.pop(data_id), "lake")
                     await asyncio.sleep(0)
                     await self._may_read()
         except asyncio.CancelledError:
-            left.clear()
+            remaining.clear()
             raise
         finally:
-            for data_id in left:  # could not be read; the caller retries
+            for data_id in remaining:  # these could not be read; the caller retries later
                 self._answer(data_id, None, "lake")
 
-    def _answer(self, data_id: str, payload: bytes | None, where: str) -> None:
-        _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
+    def _answer(self, data_id: str, payload: bytes | None, source: str) -> None:
+        _metrics.PAYLOAD_LOADS.labels(source if payload is not None else "nowhere").inc()
         if payload is not None:
             self._keep(data_id, payload)
-        self._answers.pop(data_id).set_result(payload)
+        self._futures.pop(data_id).set_result(payload)
 
     @retry_redis
     async def _sizes(self, data_ids: Sequence[str]) -> list[int]:
@@ -111,9 +117,8 @@ class PayloadReader:
     @retry_redis
     async def _take(self, data_ids: Sequence[str]) -> list[bytes | None]:
         payloads, waited_for = await self._queues.take_data(data_ids)
-        self._unpark(
-            {data_id for data_id, payload in zip(data_ids, payloads, strict=True) if payload is not None} & {*waited_for}
-        )
+        in_redis = {data_id for data_id, payload in zip(data_ids, payloads, strict=True) if payload is not None}
+        self._unpark(in_redis.intersection(waited_for))
         return payloads
 
     @retry_redis
@@ -123,7 +128,7 @@ class PayloadReader:
                 self._unpark(await self._queues.put_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
-        """Queue the entries that waited for this data, in the background, since there may be many."""
+        """Queue the entries that are parked for this data, in the background, because there may be many."""
         if data_ids:
             task = asyncio.create_task(self._queue_again(data_ids), name="dispatcher.unpark")
             self._unparking.add(task)
@@ -136,7 +141,7 @@ class PayloadReader:
     @retry_redis
     async def _unpark_waiting(self, data_id: str) -> None:
         try:
-            with tolerate_out_of_memory("entries stay parked"):  # until the next check of all parked entries
+            with tolerate_out_of_memory("entries stay parked"):  # the next check of all parked entries tries again
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
         except ResponseError as exc:
             if not is_corrupt(exc):
@@ -145,11 +150,12 @@ class PayloadReader:
 
 
 def _split_by_size(data_ids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
-    some, size = list[str](), 0
-    for data_id, more in zip(data_ids, sizes, strict=True):
-        if some and size + more > MAX_READ_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(data_id)
-        size += more
-    yield some
+    """Split the data_ids into parts of at most `MAX_READ_BYTES`, or of a single data_id; `sizes` are in bytes."""
+    part, part_size = list[str](), 0
+    for data_id, size in zip(data_ids, sizes, strict=True):
+        if part and part_size + size > MAX_READ_BYTES:
+            yield part
+            part, part_size = [], 0
+        part.append(data_id)
+        part_size += size
+    yield part

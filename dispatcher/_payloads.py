@@ -1,4 +1,7 @@
-"""Finds an entry's trigger and payload in memory, then Redis, then the lake, and reads each once for all owners."""
+"""Finds the trigger and payload of an entry in memory, then in Redis, then in the lake.
+
+Each trigger and payload is read once for all owners.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -13,17 +16,17 @@ from dispatcher._payload_reader import PayloadReader, retry_redis, tolerate_out_
 from manifold.contracts.brakes import EntryTrigger
 from manifold.queues import Queues
 
-TRIGGERS_KEPT = 10_000
+MAX_TRIGGERS = 10_000  # triggers in memory
 
 log = structlog.get_logger(__name__)
 
 
 async def at_once() -> None:
-    """Return at once: the default for `may_read`."""
+    """Return at once. This is the default for `may_read`, with which reads never wait."""
 
 
 class Found(NamedTuple):
-    """The trigger and the payload of an entry; the fields are those of `Loaded`, in its order."""
+    """The trigger and the payload of an entry. The fields are the last ones of `Loaded`, in the same order."""
 
     request_id: str
     data_id: str
@@ -38,7 +41,7 @@ class Found(NamedTuple):
 
 
 class MissingData(NamedTuple):
-    """The data_id that an entry waits for; empty if its trigger is unknown."""
+    """The data_id whose payload was not found; empty if even the trigger of the entry was not found."""
 
     data_id: str
 
@@ -47,9 +50,9 @@ Answer = Callable[[Found | MissingData], None]
 
 
 class Payloads:
-    """A cache of triggers and payloads, with payloads up to `max_bytes`; the least recently used are dropped first.
+    """A cache of triggers and of payloads up to `max_bytes` in total. The least recently used ones are dropped first.
 
-    Waits for `may_read` before each read.
+    Each read waits for `may_read` first.
     """
 
     def __init__(self, queues: Queues, lake: Lake, *, max_bytes: int) -> None:
@@ -57,14 +60,15 @@ class Payloads:
         self._triggers: OrderedDict[int, EntryTrigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._asking: dict[int, dict[str, Answer]] = {}  # callbacks that wait for an entry's trigger and data, by seq and owner
-        self._wanted: dict[int, str] = {}  # seqs requested in this turn of the event loop, each with one owner that has it
+        self._answers: dict[int, dict[str, Answer]] = {}  # the callbacks of pending requests, by seq and owner
+        # The seqs that were requested in this turn of the event loop, each with the first owner that requested it.
+        self._requested: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = PayloadReader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = at_once
 
     def cached(self, seq: int) -> Found | None:
-        """Trigger and payload of the entry; None if they are not in memory."""
+        """The trigger and payload of an entry; None unless both are in memory."""
         trigger = self._triggers.get(seq)
         payload = self._payloads.get(trigger.data_id) if trigger else None
         if trigger is None or payload is None:
@@ -74,26 +78,26 @@ class Payloads:
         return Found.of(trigger, payload)
 
     def request_id_of(self, seq: int) -> str | None:
-        """The request id of an entry; None if it is not in memory."""
+        """The request id of an entry; None if its trigger is not in memory."""
         trigger = self._triggers.get(seq)
         return trigger.request_id if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
-        """Find trigger and payload of the entry and call `answer` with `Found` or `MissingData`.
+        """Find the trigger and payload of an entry, and call `answer` with `Found` or `MissingData`.
 
-        A repeated request of an owner belongs to a new claim; its earlier request is not answered any more.
+        If an owner requests the same seq again, the request belongs to a new claim, and only its `answer` is called.
         """
-        asking = self._asking.get(seq)
-        if asking is not None:
-            asking[owner] = answer
+        answers_by_owner = self._answers.get(seq)
+        if answers_by_owner is not None:
+            answers_by_owner[owner] = answer
             return
-        self._asking[seq] = {owner: answer}
-        self._wanted[seq] = owner
-        if len(self._wanted) == 1:
+        self._answers[seq] = {owner: answer}
+        self._requested[seq] = owner
+        if len(self._requested) == 1:  # one task fetches all triggers that are requested in this turn of the event loop
             self._spawn(self._fetch_together(), "dispatcher.triggers")
 
     def learn(self, seq: int, request_id: str, data_id: str) -> None:
-        """Cache a trigger that came with a wake-up, so that it need not be read."""
+        """Cache a trigger that a wake-up contained, so that it need not be read."""
         self._keep_trigger(seq, EntryTrigger(request_id, data_id))
 
     async def read(self, data_id: str) -> bytes | None:
@@ -108,25 +112,26 @@ class Payloads:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _fetch_together(self) -> None:
-        wanted, self._wanted = self._wanted, {}
-        triggers = {seq: trigger for seq in wanted if (trigger := self._triggers.get(seq)) is not None}
-        triggers |= await self._ask_redis([seq for seq in wanted if seq not in triggers])
-        for seq, owner in wanted.items():
+        requested, self._requested = self._requested, {}
+        triggers = {seq: self._triggers[seq] for seq in requested if seq in self._triggers}
+        triggers |= await self._read_triggers([seq for seq in requested if seq not in triggers])
+        for seq, owner in requested.items():
             trigger = triggers.get(seq)
             if trigger is None:
-                self._spawn(self._fetch_of_lake(owner, seq), f"dispatcher.trigger.{seq}")
+                self._spawn(self._fetch_from_lake(owner, seq), f"dispatcher.trigger.{seq}")
             else:
-                self._find(seq, trigger)
+                self._find_payload(seq, trigger)
 
-    async def _fetch_of_lake(self, owner: str, seq: int) -> None:
-        trigger = await self._trigger_of_lake(owner, seq)
+    async def _fetch_from_lake(self, owner: str, seq: int) -> None:
+        trigger = await self._read_trigger_from_lake(owner, seq)
         if trigger is None:
             log.warning("trigger not found in redis or lake", seq=seq, vin=owner)
             self._answer(seq, MissingData(""))
         else:
-            self._find(seq, trigger)
+            self._find_payload(seq, trigger)
 
-    def _find(self, seq: int, trigger: EntryTrigger) -> None:
+    def _find_payload(self, seq: int, trigger: EntryTrigger) -> None:
+        """Find the payload of an entry with this trigger, and answer all requests for its seq."""
         data_id = trigger.data_id
         payload = self._payloads.get(data_id)
         if payload is not None:
@@ -136,26 +141,28 @@ class Payloads:
 
         def on_read(reading: "asyncio.Future[bytes | None]") -> None:
             if not reading.cancelled():
-                found = reading.result()
-                self._answer(seq, MissingData(data_id) if found is None else Found.of(trigger, found))
+                read_payload = reading.result()
+                self._answer(seq, MissingData(data_id) if read_payload is None else Found.of(trigger, read_payload))
 
         self._reader.read(data_id).add_done_callback(on_read)
 
-    def _answer(self, seq: int, found: Found | MissingData) -> None:
-        for answer in self._asking.pop(seq).values():
-            answer(found)
+    def _answer(self, seq: int, result: Found | MissingData) -> None:
+        for answer in self._answers.pop(seq).values():
+            answer(result)
 
     @retry_redis
-    async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:
-        """Read the triggers that Redis has, by seq, and cache them."""
-        found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
-        known = {seq: trigger for seq, trigger in found if trigger is not None}
-        for seq, trigger in known.items():
+    async def _read_triggers(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:
+        """Read the triggers with these seqs from Redis, cache those that it has, and return them by seq."""
+        if not seqs:
+            return {}
+        replies = zip(seqs, await self._queues.triggers(seqs), strict=True)
+        triggers = {seq: trigger for seq, trigger in replies if trigger is not None}
+        for seq, trigger in triggers.items():
             self._keep_trigger(seq, trigger)
-        return known
+        return triggers
 
     @retry_redis
-    async def _trigger_of_lake(self, owner: str, seq: int) -> EntryTrigger | None:
+    async def _read_trigger_from_lake(self, owner: str, seq: int) -> EntryTrigger | None:
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
@@ -170,7 +177,7 @@ class Payloads:
 
     def _keep_trigger(self, seq: int, trigger: EntryTrigger) -> None:
         self._triggers[seq] = trigger
-        if len(self._triggers) > TRIGGERS_KEPT:
+        if len(self._triggers) > MAX_TRIGGERS:
             self._triggers.popitem(last=False)
 
     def _keep_payload(self, data_id: str, payload: bytes) -> None:

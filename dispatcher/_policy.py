@@ -8,7 +8,7 @@ from manifold.contracts.topics import ECQ, request_topic, without_group
 from manifold.queues import Policy
 from manifold.settings import Settings
 
-JITTER = 0.1  # fraction of the attempt's deadline; spreads the retries of a batch whose deadlines pass together
+MAX_JITTER = 0.1  # as a fraction of the attempt's ack deadline; spreads the retries of entries whose deadlines pass together
 ANY_REQUEST = "\x00"  # placeholder for a request id when filters are compared; no name contains it
 
 
@@ -34,16 +34,17 @@ class DispatchPolicy:
         )
 
     def wait_ms(self, attempt: int) -> int:
-        """The ack deadline of this attempt (counted from 1)."""
+        """The ack deadline of this attempt in ms; attempts are counted from 1."""
         return self.waits_ms[min(attempt, len(self.waits_ms)) - 1]
 
     def recheck_at_ms(self, owner: str, seq: int, attempt: int, deadline_ms: int) -> int:
-        """When to check whether an entry is overdue, in Unix ms: its deadline plus a jitter that is the same on all replicas."""
-        share = zlib.crc32(f"{owner}:{seq}:{attempt}".encode()) / 0xFFFFFFFF
-        return deadline_ms + 1 + int(share * JITTER * self.wait_ms(attempt))
+        """When to check whether an entry is overdue, in Unix ms: after its deadline and a jitter that all replicas agree on."""
+        hash_fraction = zlib.crc32(f"{owner}:{seq}:{attempt}".encode()) / 0xFFFFFFFF  # from 0 to 1
+        jitter_ms = int(hash_fraction * MAX_JITTER * self.wait_ms(attempt))
+        return deadline_ms + 1 + jitter_ms
 
-    def used_up(self, attempts: int) -> bool:
-        """Whether an entry that was published this often has used up its attempts."""
+    def are_used_up(self, attempts: int) -> bool:
+        """Whether an entry that was published `attempts` times must not be published again."""
         return 0 < self.max_attempts <= attempts
 
     def reaches(self, topic_filter: str, queue: QueueName) -> bool:
@@ -56,12 +57,13 @@ class DispatchPolicy:
                 case [root, owner, _, *_]:
                     return root == ECQ and owner in ("+", owner_of_queue(queue))
             return False
-        wanted = request_topic(self.topic_prefix, owner_of_queue(queue), ANY_REQUEST).split("/")
-        for place, level in enumerate(levels):
+        topic_levels = request_topic(self.topic_prefix, owner_of_queue(queue), ANY_REQUEST).split("/")
+        for index, level in enumerate(levels):
             if level == "#":
                 return True
-            if place >= len(wanted):
+            if index >= len(topic_levels):
                 return False
-            if level not in ("+", wanted[place]) and wanted[place] != ANY_REQUEST:
+            topic_level = topic_levels[index]
+            if level not in ("+", topic_level) and topic_level != ANY_REQUEST:
                 return False
-        return len(levels) == len(wanted)
+        return len(levels) == len(topic_levels)

@@ -1,8 +1,8 @@
-"""Publishes to the broker: a window of unconfirmed publishes, bounded in number and bytes, with a backlog behind it.
+"""Publishes to the broker: a window bounds the unconfirmed publishes in number and bytes, and others wait in a backlog.
 
-A broker, or a proxy in front of it, may close the connection because of one publish without saying which. All publishes under way
-are lost then. So a publish that was lost twice is sent alone from then on. If the connection breaks again, that publish waits for
-its deadline, which counts as an attempt, and the others continue.
+A broker, or a proxy in front of it, may close the connection because of one publish, without saying which. All unconfirmed
+publishes are lost then. So a publish that was lost twice is suspect, and is sent alone from then on. If the connection breaks
+while it is sent alone, that publish is only repeated after its deadline, which counts as an attempt, and the others continue.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms
 from manifold.messaging.mqtt import FIRST_REFUSAL, Mqtt
 
-SUSPECT = 2  # connection losses after which a publish is suspect
-SUSPECTS_KEPT = 10_000
-TAKEN = _metrics.REASON_CODES.labels("0")
+LOSSES_OF_SUSPECT = 2  # number of connection losses that make a publish suspect
+MAX_LOST_PUBLISHES = 10_000  # publishes whose losses are counted
+ACCEPTED = _metrics.REASON_CODES.labels("0")
 
 log = structlog.get_logger(__name__)
-TopicOf = Callable[[QueueName, str], str]  # called with a request id or a key
+TopicOf = Callable[[QueueName, str], str]  # returns the topic for a queue, and a request id or a key
 Report = Callable[[QueueName, OfClaim], None]
-RulingOn = Callable[[str, int | None], Ruling | None]  # called with campaign and end of the window, just before the publish
+RulingOn = Callable[[str, int | None], Ruling | None]  # called just before a publish with campaign and end of the time window
 
 
 class Window(NamedTuple):
@@ -42,9 +42,10 @@ class Window(NamedTuple):
 class Publisher:
     """Sends publishes in the order of the calls, and reports the result of each.
 
-    A publish whose `send_by` passes before there is room is not sent, since another replica may have claimed it. An unconfirmed
-    publish holds a copy of its payload in the connection's buffer. `is_light` is set while the payloads in the backlog, and those
-    being read for it, are fewer bytes than the window allows; more are read only then.
+    A publish whose `send_by` passes before the window has room is not sent, because another replica may have claimed the entry.
+    An unconfirmed publish has a copy of its payload in the connection's buffer. `is_light` is set while the payloads in the
+    backlog, together with those that are being read for it, have fewer bytes than the window allows; only then, more payloads are
+    read. `room` is called when the backlog is empty.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Publisher:
         self.is_light = asyncio.Event()
         self.is_light.set()
         self._unconfirmed: set[asyncio.Future[int]] = set()
-        self._losses: OrderedDict[tuple[QueueName, int], int] = OrderedDict()  # connection losses by publish
-        # An unconfirmed suspect: nothing else is sent until it is confirmed, or its deadline has passed.
+        self._losses: OrderedDict[tuple[QueueName, int], int] = OrderedDict()  # (queue, seq) → number of connection losses
+        # While an unconfirmed suspect is sent alone, nothing else is sent until it is confirmed or its deadline has passed.
         self._suspect: asyncio.Future[int] | None = None
-        self._suspect_until = 0
+        self._suspect_until = 0  # that deadline, by `monotonic_ms`
         self._timer: asyncio.TimerHandle | None = None
-        self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will make room for it
+        self._is_stuck = asyncio.Event()  # set while there is a backlog, but no unconfirmed publish whose PUBACK will make room
 
     @property
     def backlog(self) -> int:
@@ -75,25 +76,25 @@ class Publisher:
         return len(self._unconfirmed)
 
     def send(self, queue: QueueName, publish: Publish) -> None:
-        """Publish after the backlog: now, or as soon as there is room."""
+        """Publish after everything in the backlog: now, or as soon as the window has room."""
         self._backlog.append((queue, publish))
         self.add_backlog_bytes(len(publish.what.payload))
         self._fill()
 
-    def add_backlog_bytes(self, more: int) -> None:
-        """Count this many more bytes of payload, or fewer if negative, as in the backlog or on their way to it."""
-        self._backlog_bytes += more
+    def add_backlog_bytes(self, count: int) -> None:
+        """Add to the bytes of the payloads in the backlog and of those being read for it; a negative number subtracts."""
+        self._backlog_bytes += count
         if self._backlog_bytes < self._window.bytes_:
             self.is_light.set()
         else:
             self.is_light.clear()
 
     async def run(self) -> None:
-        """Send the backlog whenever the connection is back; runs forever. While connected, each PUBACK makes room."""
+        """Send the backlog whenever the client has reconnected, forever. While it is connected, each PUBACK makes room."""
         while True:
-            await self._stuck.wait()
+            await self._is_stuck.wait()
             await self._mqtt.wait_connected()
-            self._stuck.clear()
+            self._is_stuck.clear()
             self._fill()
 
     async def settle(self) -> None:
@@ -102,18 +103,20 @@ class Publisher:
             await asyncio.wait(self._unconfirmed)
 
     def _has_room(self, queue: QueueName, publish: Publish) -> bool:
+        """Whether `publish` may be started now: within the window, and not beside a suspect."""
         if not self._unconfirmed:
             return self._mqtt.connected.is_set()
-        if self._is_suspect(queue, publish):
-            self._wake_at(publish.send_by)
-            return monotonic_ms() >= publish.send_by  # then `_start` reports it as not published
-        few = len(self._unconfirmed) < self._window.publishes and self._unconfirmed_bytes < self._window.bytes_
-        return few and self._suspect is None and self._mqtt.connected.is_set()
+        if self._is_suspect(queue, publish):  # it is sent alone, so it waits for the PUBACKs of all others, or for its deadline
+            self._set_timer(publish.send_by)
+            return monotonic_ms() >= publish.send_by  # `_start` then reports that it was not published
+        has_room = len(self._unconfirmed) < self._window.publishes and self._unconfirmed_bytes < self._window.bytes_
+        return has_room and self._suspect is None and self._mqtt.connected.is_set()
 
     def _is_suspect(self, queue: QueueName, publish: Publish) -> bool:
-        return bool(self._losses) and self._losses.get((queue, publish.what.seq), 0) >= SUSPECT
+        return bool(self._losses) and self._losses.get((queue, publish.what.seq), 0) >= LOSSES_OF_SUSPECT
 
     def _fill(self) -> None:
+        """Send publishes of the backlog while the window has room."""
         while self._backlog and self._has_room(*self._backlog[0]):
             queue, publish = self._backlog.popleft()
             self.add_backlog_bytes(-len(publish.what.payload))
@@ -121,10 +124,10 @@ class Publisher:
         if not self._backlog:
             self._room()
         elif not self._unconfirmed:
-            self._stuck.set()
+            self._is_stuck.set()
 
     def _start(self, queue: QueueName, publish: Publish) -> None:
-        """Hand one publish to the broker, or report why it cannot be: too late, braked, no connection, or too large."""
+        """Hand one publish to the broker, or report why that is impossible: too late, braked, no connection, or too large."""
         what = publish.what
         if monotonic_ms() >= publish.send_by:
             self._report(queue, NotPublished(what.seq, what.claimed_ms))
@@ -142,7 +145,7 @@ class Publisher:
         topic = self._topic_of(queue, what.request_id)
         properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
-            answer = self._mqtt.publish(
+            puback = self._mqtt.publish(
                 topic,
                 what.payload,
                 user_properties=properties,
@@ -152,54 +155,59 @@ class Publisher:
         except Retryable:
             self._report(queue, PublishLost(what.seq, what.claimed_ms))
             return
-        if answer.done() and isinstance(why := answer.exception(), Permanent):
-            self._report(queue, Unsendable(what.seq, what.claimed_ms, wall_clock_ms(), str(why)))
+        error = puback.exception() if puback.done() else None
+        if isinstance(error, Permanent):
+            self._report(queue, Unsendable(what.seq, what.claimed_ms, wall_clock_ms(), str(error)))
             return
         _metrics.PUBLISHED.inc()
         if self._is_suspect(queue, publish):
-            self._suspect, self._suspect_until = answer, publish.send_by
-            self._wake_at(publish.send_by)
-        self._unconfirmed.add(answer)
+            self._suspect, self._suspect_until = puback, publish.send_by
+            self._set_timer(publish.send_by)
+        self._unconfirmed.add(puback)
         self._unconfirmed_bytes += len(what.payload)
-        answer.add_done_callback(partial(self._on_answer, queue, what))
+        puback.add_done_callback(partial(self._on_puback, queue, what))
 
-    def _on_answer(self, queue: QueueName, what: Loaded, answer: "asyncio.Future[int]") -> None:
-        """Report the broker's answer to a publish, or that it was lost, and publish more of the backlog."""
-        self._unconfirmed.discard(answer)
+    def _on_puback(self, queue: QueueName, what: Loaded, puback: "asyncio.Future[int]") -> None:
+        """Report the PUBACK of a publish, or that the connection was lost before it, and publish more of the backlog."""
+        self._unconfirmed.discard(puback)
         self._unconfirmed_bytes -= len(what.payload)
-        was_alone = answer is self._suspect
+        was_alone = puback is self._suspect
         if was_alone:
             self._suspect = None
-        if answer.cancelled() or answer.exception() is not None:
+        if puback.cancelled() or puback.exception() is not None:
             self._note_loss(queue, what.seq)
-            self._report(queue, PublishLost(what.seq, what.claimed_ms, was_alone))
+            self._report(queue, PublishLost(what.seq, what.claimed_ms, alone=was_alone))
         else:
-            code = answer.result()
+            code = puback.result()
             if self._losses:
                 self._losses.pop((queue, what.seq), None)
-            (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
+            counter = ACCEPTED if code == 0 else _metrics.REASON_CODES.labels(str(code))
+            counter.inc()
             if code >= FIRST_REFUSAL:
                 log.warning("publish rejected by broker", vin=queue, seq=what.seq, request_id=what.request_id, reason_code=code)
             self._report(queue, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()
 
-    def _wake_at(self, at: int) -> None:
-        """Call `_on_timer` at `at` (by `monotonic_ms`): deadlines in the backlog pass even if no PUBACK arrives."""
+    def _set_timer(self, due_ms: int) -> None:
+        """Call `_on_timer` at `due_ms` (by `monotonic_ms`), unless the timer is set already.
+
+        The timer is necessary because deadlines of the backlog also pass if no PUBACK arrives.
+        """
         if self._timer is None:
-            after_s = max(0, at - monotonic_ms()) / 1000 + 0.001
-            self._timer = asyncio.get_running_loop().call_later(after_s, self._on_timer)
+            delay_s = max(0, due_ms - monotonic_ms()) / 1000 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         if self._suspect is not None:
             if monotonic_ms() < self._suspect_until:
-                self._wake_at(self._suspect_until)
+                self._set_timer(self._suspect_until)
             else:
                 self._suspect = None
         self._fill()
 
     def _note_loss(self, queue: QueueName, seq: int) -> None:
         self._losses[queue, seq] = self._losses.pop((queue, seq), 0) + 1
-        if len(self._losses) > SUSPECTS_KEPT:
+        if len(self._losses) > MAX_LOST_PUBLISHES:
             self._losses.popitem(last=False)

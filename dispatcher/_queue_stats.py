@@ -1,6 +1,6 @@
 """Scans all queues slowly, in one dispatcher at a time: counts their entries, and ends those that have expired or are withdrawn.
 
-Two dispatchers that scan at the same time do no harm: they count the same, and end the same entries the same way.
+Two dispatchers that scan at the same time do no harm, because they count the same entries and end them with the same outcomes.
 """
 
 import asyncio
@@ -21,28 +21,29 @@ from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_corrupt, walk
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
-KEYS_PER_SLICE = 200  # blocks Redis for about 0.3 ms
-MAX_CPU_SHARE = 0.04  # of one core
-LONGEST_PAUSE_S = 1.0
-SCAN_INTERVAL_S = 5.0  # between two scans of a small fleet, and between two reads of another replica's statistics
+KEYS_PER_SLICE = 200  # keys that are scanned at once, which blocks Redis for about 0.3 ms
+MAX_CPU_SHARE = 0.04  # fraction of one core that a scan may use
+MAX_PAUSE_S = 1.0  # pause between two slices
+SCAN_INTERVAL_S = 5.0  # pause between two scans, and between two reads of another replica's statistics
 LEASE_MS = 15_000
-GRACE_MS = 60_000  # max clock difference between replicas: none may end an entry that another still sends
+LEASE_RENEWAL_S = LEASE_MS / 3000
+MAX_SKEW_MS = 60_000  # maximum clock difference between replicas, so that none ends an entry that another still sends
 
 log = structlog.get_logger(__name__)
 
 
 class QueueStatsCollector:
-    """Collects the queue statistics while no other replica does, and sets the metrics from the latest ones."""
+    """Collects the queue statistics, unless another replica does, and sets the metrics from the latest statistics."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues, self._name = queues, name
 
     async def run(self) -> None:
-        """Scan forever, with pauses; retry if Redis is unavailable."""
+        """Scan at intervals, forever. If Redis is unavailable, the next interval tries again."""
         while True:
             try:
-                if await self._is_mine():
-                    await self._walk()
+                if await self._hold_lease():
+                    await self._scan()
                 else:
                     _metrics.BEYOND_RECALL.clear()
                 _set_metrics(await QueueStats.load(self._queues.redis))
@@ -50,7 +51,7 @@ class QueueStatsCollector:
                 log.warning("redis unavailable", source="queue_stats", reason=str(exc))
             await asyncio.sleep(SCAN_INTERVAL_S * random.uniform(0.8, 1.2))
 
-    async def _is_mine(self) -> bool:
+    async def _hold_lease(self) -> bool:
         """Acquire or renew the lease; returns whether this dispatcher holds it."""
         redis = self._queues.redis
         if await redis.set(keys.QUEUE_STATS_LEASE, self._name, nx=True, px=LEASE_MS):
@@ -59,60 +60,64 @@ class QueueStatsCollector:
             return False
         return bool(await redis.pexpire(keys.QUEUE_STATS_LEASE, LEASE_MS))
 
-    async def _walk(self) -> None:
-        """Count all queues and save the totals; end expired entries and withdrawn ones on the way."""
+    async def _scan(self) -> None:
+        """Count all queues and save the totals; on the way, end the expired and the withdrawn entries."""
         stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
-        renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
+        renew_at = loop.time() + LEASE_RENEWAL_S
+        last_scan_s = 0.0  # `stats.seconds` after the last slice
         withdrawals = await Withdrawals.of(self._queues)
         slices = walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, every=bool(withdrawals))
-        async for named in slices:
-            began = loop.time()
+        async for queues in slices:
+            started = loop.time()
             if withdrawals:
-                await withdrawals.withdraw(queue for queue in named if not is_ecq(queue))
-            if named:
-                await self._end(named)
-            if began > renew_at:
-                await self._is_mine()
-                renew_at = began + LEASE_MS / 3000
-            busy = stats.seconds - seconds + loop.time() - began
-            seconds = stats.seconds
-            await asyncio.sleep(min(busy * (1 / MAX_CPU_SHARE - 1), LONGEST_PAUSE_S))
+                await withdrawals.withdraw(queue for queue in queues if not is_ecq(queue))
+            if queues:
+                await self._end_expired(queues)
+            if started > renew_at:
+                await self._hold_lease()
+                renew_at = started + LEASE_RENEWAL_S
+            scan_s = stats.seconds - last_scan_s
+            last_scan_s = stats.seconds
+            busy_s = scan_s + loop.time() - started
+            pause_s = busy_s * (1 / MAX_CPU_SHARE - 1)  # so that the busy time is this share of busy time and pause
+            await asyncio.sleep(min(pause_s, MAX_PAUSE_S))
         if stats.spoilt:
             log.error("corrupt keys in redis", keys=stats.spoilt, remedy=DELETE_KEYS)
         await withdrawals.finish()
         await stats.save(self._queues.redis, self._queues.policy)
 
-    async def _end(self, owners: list[str]) -> None:
-        """End the expired entries of these owners, who did not connect in time to claim them."""
+    async def _end_expired(self, queues: list[str]) -> None:
+        """End the expired entries of these queues, whose owners did not connect in time to claim them."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
-        for owner in owners:
-            batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
-        claims = _without_corrupt(owners, await batch.run(tolerant=True))
-        found = {owner: claim.must_end for owner, claim in claims if claim.must_end}
-        fanout = {queue: entries for queue, entries in found.items() if not is_ecq(queue)}
-        for owner, entries in fanout.items():
-            records = tuple(_outcomes.forced(owner, each, now_ms) for each in entries)
-            batch.add(owner, End(records, claim=False), now_ms)
-        for owner, reply in _without_corrupt(fanout, await batch.run(tolerant=True)):
-            for each, how in zip(found[owner], reply.outcomes, strict=True):
-                if how is each.outcome:
-                    _metrics.OUTCOMES.labels(how.value).inc()
-        messages = [(queue, each) for queue, entries in found.items() if is_ecq(queue) for each in entries]
-        for queue, each in messages:
-            batch.add(queue, Acknowledge(_outcomes.expired(queue, each, now_ms), claim=False), now_ms)
-        for _, reply in _without_corrupt((queue for queue, _ in messages), await batch.run(tolerant=True)):
+        for queue in queues:
+            batch.add(queue, ListMustEnd(), now_ms - MAX_SKEW_MS)
+        claims = _without_corrupt(queues, await batch.run(tolerant=True))
+        expired = {queue: claim.must_end for queue, claim in claims if claim.must_end}
+        fanout = {queue: entries for queue, entries in expired.items() if not is_ecq(queue)}
+        for queue, entries in fanout.items():
+            records = tuple(_outcomes.forced_outcome(queue, entry, now_ms) for entry in entries)
+            batch.add(queue, End(records, claim=False), now_ms)
+        for queue, reply in _without_corrupt(fanout, await batch.run(tolerant=True)):
+            for entry, outcome in zip(fanout[queue], reply.outcomes, strict=True):
+                if outcome is entry.outcome:
+                    _metrics.OUTCOMES.labels(outcome.value).inc()
+        ecq_messages = [(queue, message) for queue, messages in expired.items() if is_ecq(queue) for message in messages]
+        for queue, message in ecq_messages:
+            batch.add(queue, Acknowledge(_outcomes.expiry_record(queue, message, now_ms), claim=False), now_ms)
+        ecq_queues = (queue for queue, _ in ecq_messages)
+        for _, reply in _without_corrupt(ecq_queues, await batch.run(tolerant=True)):
             if reply.word == "ended":
                 _metrics.OUTCOMES.labels(Outcome.EXPIRED.value).inc()
 
 
-def _without_corrupt(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The replies without those of owners with corrupt keys, which must not block the others."""
-    for owner, reply in zip(owners, replies, strict=True):
+def _without_corrupt(queues: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each queue with its reply, without the queues that have corrupt keys, which must not block the others."""
+    for queue, reply in zip(queues, replies, strict=True):
         if is_corrupt(reply):
             _metrics.GIVEN_UP.inc()
-            log.error("corrupt keys in redis; queue skipped", vin=owner, source="queue_stats", remedy=DELETE_KEYS)
+            log.error("corrupt keys in redis; queue skipped", vin=queue, source="queue_stats", remedy=DELETE_KEYS)
         else:
-            yield owner, reply
+            yield queue, reply
 
 
 def _set_metrics(stats: QueueStats | None) -> None:
@@ -132,5 +137,8 @@ def _set_metrics(stats: QueueStats | None) -> None:
 
 
 def _age_s(oldest: list[tuple[str, int]], now_ms: int) -> float:
-    """The age of the first of `oldest` in seconds; 0 if there is none."""
-    return (now_ms - unix_ms_of(oldest[0][1])) / 1000 if oldest else 0
+    """The age in seconds of the first entry in `oldest`, a list of (owner, seq); 0 if the list is empty."""
+    if not oldest:
+        return 0
+    _, seq = oldest[0]
+    return (now_ms - unix_ms_of(seq)) / 1000

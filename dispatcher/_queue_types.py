@@ -1,4 +1,7 @@
-"""How the queue types differ for a dispatcher: topics, acknowledgements, and what happens if an entry cannot be sent."""
+"""The differences between the queue types for a dispatcher.
+
+They differ in topics, in acknowledgements, and in what happens if an entry cannot be sent.
+"""
 
 from collections.abc import Sequence
 
@@ -16,73 +19,84 @@ from manifold.queues.verbs.ends import Ack, End
 
 
 def queue_of_topic(owner: str, topic: str) -> QueueName:
-    """The name of the owner's queue to which a message on `topic`, or a subscription to it, belongs."""
+    """The name of the owner's queue to which a message on `topic`, or a subscription to this topic, belongs."""
     return ecq_queue(owner) if without_group(topic).startswith(f"{ECQ}/") else fanout_queue(owner)
 
 
 def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
-    """The topic of a message; `name` is its request id, or its key."""
+    """The topic on which a message is published; `name` is its request id or, in a compacted queue, its key."""
     owner = owner_of_queue(queue)
     return ecq_topic(owner, name) if is_ecq(queue) else request_topic(policy.topic_prefix, owner, name)
 
 
-def acked(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
-    """The effect of an acknowledgement. Only the vehicle that owns the topic ends an entry; others may be subscribed too."""
+def effect_of_ack(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
+    """The effect of an acknowledgement.
+
+    Other clients may be subscribed to the topic too, but only an acknowledgement by the vehicle that owns it ends an entry.
+    """
     owner = owner_of_queue(queue)
-    to = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
-    if event.seq is None or to is None or to[0] != owner:
+    addressee = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
+    if event.seq is None or addressee is None or addressee[0] != owner:
         return Ignore("an acknowledgement of a message that is not its own")
     if is_ecq(queue):
         return Acknowledge(EcqAck(owner, event.seq, event.at_ms, reason=event.reason))
     record = OutcomeRecord(owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
-    return Ack(record, to[1])
+    _, request_id = addressee
+    return Ack(record, request_id)
 
 
-def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> Effect:
-    """The effect of a subscription. A compacted queue claims at once, a fanout queue if the settings say so."""
+def effect_of_subscription(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> Effect:
+    """The effect of a subscription or its end. A compacted queue then claims at once, a fanout queue if the settings say so."""
     if not policy.reaches(event.topic_filter, queue):
         return Ignore("a filter that gets none of its messages")
     if is_ecq(queue):
-        return Subscription(event.qos if event.on else None, claim=event.on and event.qos > 0, at_ms=event.at_ms)
+        qos = event.qos if event.on else None
+        return Subscription(qos, claim=event.on and event.qos > 0, at_ms=event.at_ms)
     return UpdatePresence(event, claim=event.on and policy.dispatch_on_subscribe)
 
 
-def missing(queue: QueueName, event: Missing) -> Verb | None:
-    """The effect if data is missing. An entry is parked; a compacted queue's message waits for its deadline (None)."""
+def effect_of_missing_data(queue: QueueName, event: Missing) -> Verb | None:
+    """The effect if the data of an entry is missing: the entry is parked.
+
+    A message of a compacted queue waits for its deadline instead, so the effect is None.
+    """
     return None if is_ecq(queue) else Park(event.seq, event.data_id, event.claimed_ms)
 
 
-def subscribed_since(queue: QueueName) -> Verb:
-    """The effect if the broker had no subscriber for a publish, but the vehicle has been heard from since."""
+def effect_of_late_subscription(queue: QueueName) -> Verb:
+    """The effect if the broker had no subscriber for a publish, but the vehicle has sent a sign of life since the claim."""
     return Claim() if is_ecq(queue) else UpdatePresence(PresenceSign(), claim=True)
 
 
-def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
+def effect_of_failure(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
     """The effect when the attempts of an entry are used up."""
-    return _given_up(queue, seq, now_ms, f"not acknowledged after {attempts} attempts", attempts)
+    return _give_up(queue, seq, now_ms, f"not acknowledged after {attempts} attempts", attempts)
 
 
-def unsendable(queue: QueueName, event: Unsendable) -> Verb:
+def effect_of_unsendable(queue: QueueName, event: Unsendable) -> Verb:
     """The effect if the broker or the vehicle does not accept an entry's packet."""
-    return _given_up(queue, event.seq, event.at_ms, event.why, None)
+    return _give_up(queue, event.seq, event.at_ms, event.why, attempts=None)
 
 
-def withdrawn(queue: QueueName, event: Withheld, attempts: int) -> Verb:
-    """The effect if an entry of a campaign must not be sent. It was published `attempts` times. No compacted queue has any."""
+def effect_of_withholding(queue: QueueName, event: Withheld, attempts: int) -> Verb:
+    """The effect if an entry of a campaign, which was published `attempts` times, must not be sent.
+
+    Compacted queues have no entries of campaigns.
+    """
     return Ack(OutcomeRecord(queue, event.seq, Outcome.WITHDRAWN, event.at_ms, attempts=attempts, reason=event.why))
 
 
-def forced(queue: QueueName, entries: Sequence[MustEnd], now_ms: int) -> Verb:
-    """The verb that ends entries that may no longer be sent; only the first one in a compacted queue.
+def effect_of_must_end(queue: QueueName, entries: Sequence[MustEnd], now_ms: int) -> Verb:
+    """The verb that ends entries that may no longer be sent.
 
-    The next claim of a compacted queue lists the rest.
+    In a compacted queue, it ends only the first of them; the next claim lists the others again.
     """
     if is_ecq(queue):
-        return Acknowledge(_outcomes.expired(queue, entries[0], now_ms))
-    return End(tuple(_outcomes.forced(queue, each, now_ms) for each in entries))
+        return Acknowledge(_outcomes.expiry_record(queue, entries[0], now_ms))
+    return End(tuple(_outcomes.forced_outcome(queue, entry, now_ms) for entry in entries))
 
 
-def _given_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:
+def _give_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:
     """The verb that gives up an entry. A compacted queue's message is passed over, and a rewind can bring it back."""
     if is_ecq(queue):
         return Acknowledge(EcqAck(owner_of_queue(queue), seq, at_ms, reason=why, passed_over=True))

@@ -1,6 +1,6 @@
 """Reconciles presence with the broker's sessions, and revoked vehicles with its bans, to make up for lost events.
 
-One replica at a time does it. Two would do no harm: a repeated event changes nothing.
+One replica at a time reconciles. Two of them would do no harm, because a repeated event changes nothing.
 """
 
 import asyncio
@@ -24,8 +24,10 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues
 from manifold.settings import Settings
 
-OWNERS_PER_LOOK = 500
-GRACE_MS = 10_000  # connections younger than this are left to their own events; also covers a difference of the broker's clock
+OWNERS_PER_READ = 500
+# Connections younger than this are ignored, because their events may still arrive. It also covers a difference of the broker's
+# clock.
+GRACE_MS = 10_000
 UNKNOWN = "the broker has no such session"
 
 log = structlog.get_logger(__name__)
@@ -37,20 +39,24 @@ class Known:
 
     connected: str = ""  # `yes`, `no`, `heard`, or empty if unknown
     since_ms: int = 0  # when the last known connection began
-    in_flight: bool = False  # in either queue
+    in_flight: bool = False  # whether the fanout queue or the compacted queue has an entry in flight
 
 
 def missed_event(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
-    """Return the event that was lost, if `known` disagrees with the session at `at_ms`; None if they agree."""
+    """Return the event that must have been lost, if the known presence and the broker's session disagree; None if they agree.
+
+    `session` is the session at `at_ms`; None if the broker has none.
+    """
     if session is None:
-        if known.since_ms > at_ms - GRACE_MS or (known.connected != "yes" and not known.in_flight):
+        is_young = known.since_ms > at_ms - GRACE_MS
+        if is_young or (known.connected != "yes" and not known.in_flight):
             return None
         return Disconnected(owner, at_ms, known.since_ms, 0, UNKNOWN)
     if session.connected_at_ms < known.since_ms or session.connected_at_ms > at_ms - GRACE_MS:
         return None
     if not session.connected:
-        gone = known.connected == "yes" and known.since_ms <= session.connected_at_ms
-        return Disconnected(owner, at_ms, session.connected_at_ms, session.expiry_s, "away") if gone else None
+        missed_disconnect = known.connected == "yes" and known.since_ms <= session.connected_at_ms
+        return Disconnected(owner, at_ms, session.connected_at_ms, session.expiry_s, "away") if missed_disconnect else None
     if known.connected == "yes" and known.since_ms == session.connected_at_ms:
         return None
     is_new = session.clean_start or session.created_at_ms >= session.connected_at_ms
@@ -58,48 +64,50 @@ def missed_event(owner: Owner, known: Known, session: Session | None, at_ms: int
 
 
 class Reconciler:
-    """Compares at start and then at intervals. Does nothing without `emqx_api_url`."""
+    """Compares Redis with the broker at the start and then at intervals. Does nothing without `emqx_api_url`."""
 
     def __init__(self, settings: Settings, queues: Queues, offer: Offer) -> None:
         self._settings, self._queues, self._offer = settings, queues, offer
 
     async def run(self) -> None:
         """Compare forever; if the broker or Redis is unavailable, retry at the next interval."""
-        every_s, at_start = self._settings.reconcile_seconds, True
+        interval_s = self._settings.reconcile_seconds
+        is_first = True
         while self._settings.emqx_api_url:
             try:
-                is_mine = await self._queues.redis.set(keys.RECONCILE_LEASE, 1, nx=True, px=int(every_s * 900))
-                if is_mine or at_start:  # events before the start may be lost
-                    at_start = False
+                lease_ms = int(interval_s * 900)  # a little less than the interval
+                has_lease = await self._queues.redis.set(keys.RECONCILE_LEASE, 1, nx=True, px=lease_ms)
+                if has_lease or is_first:  # the first time even without the lease: events before the start may be lost
+                    is_first = False
                     await self._ban_revoked()
                     await self._offer_missed_events()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
                 log.warning("reconciliation with the broker failed", reason=str(exc))
-            await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
+            await asyncio.sleep(interval_s * random.uniform(0.9, 1.1))
 
     async def _ban_revoked(self) -> None:
         try:
-            done = await revocations.reconcile(self._settings, self._queues.redis)
-        except Retryable as exc:  # must not prevent the comparison of sessions
+            result = await revocations.reconcile(self._settings, self._queues.redis)
+        except Retryable as exc:  # it must not prevent the comparison of sessions
             _metrics.RECONCILE_FAILURES.inc()
             log.warning("reconciliation of revoked vehicles failed", reason=str(exc))
             return
-        if done.banned or done.already or done.ended:
-            log.info("revoked vehicles reconciled", banned=done.banned, already_banned=done.already, expired=done.ended)
+        if result.banned or result.already or result.ended:
+            log.info("revoked vehicles reconciled", banned=result.banned, already_banned=result.already, expired=result.ended)
 
     async def _offer_missed_events(self) -> None:
         at_ms = wall_clock_ms()
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
             events = 0
-            async for found in read_presence(self._queues):
-                for owner, known in found.items():
+            async for presence in read_presence(self._queues):
+                for owner, known in presence.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed_event(owner, known, None, at_ms) is not None:
-                        session = await api.session(owner)  # it may have moved between two pages of the list
+                        session = await api.session(owner)  # the list may lack a session that moved between two pages
                     events += await self._offer_event(missed_event(owner, known, session, at_ms))
-        for client_id, session in sessions.items():  # sessions of vehicles without presence
+        for client_id, session in sessions.items():  # the remaining sessions, of vehicles without known presence
             events += await self._offer_event(missed_event(Owner(client_id), Known(), session, at_ms))
         log.info("presence reconciled", events=events)
 
@@ -108,20 +116,23 @@ class Reconciler:
             return 0
         _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
         await offer_and_wait(self._offer, [fanout_queue(event.owner)], event)
-        if isinstance(event, Connected):  # its SUBSCRIBE was lost, too: the broker's PUBACK shows whether it is subscribed
+        # The event of the vehicle's SUBSCRIBE was lost too. So wake the compacted queue: the PUBACK of its next publish shows
+        # whether the vehicle is subscribed.
+        if isinstance(event, Connected):
             await offer_and_wait(self._offer, [ecq_queue(event.owner)], WOKEN)
         return 1
 
 
 async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
-    """Yield the known presence of every vehicle, by owner, a few hundred at a time."""
-    some: list[Owner] = []
-    async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_LOOK):
-        some.append(keys.owner_of(key.decode())[0])
-        if len(some) == OWNERS_PER_LOOK:
-            yield await _presence_of(queues, some)
-            some = []
-    yield await _presence_of(queues, some)
+    """Yield the known presence of all vehicles, by owner, up to `OWNERS_PER_READ` of them at a time."""
+    owners: list[Owner] = []
+    async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_READ):
+        owner, *_ = keys.owner_of(key.decode())
+        owners.append(owner)
+        if len(owners) == OWNERS_PER_READ:
+            yield await _presence_of(queues, owners)
+            owners = []
+    yield await _presence_of(queues, owners)
 
 
 async def _presence_of(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
@@ -130,7 +141,8 @@ async def _presence_of(queues: Queues, owners: list[Owner]) -> dict[Owner, Known
         pipe.hmget(keys.presence(owner), ["connected", "since"])
         pipe.exists(keys.inflight(owner), keys.ecq_inflight(owner))
     replies: list[Any] = await pipe.execute()
-    return {owner: _parse_presence(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
+    presence_and_in_flight = zip(owners, replies[0::2], replies[1::2], strict=True)
+    return {owner: _parse_presence(presence, in_flight) for owner, presence, in_flight in presence_and_in_flight}
 
 
 def _parse_presence(presence: list[bytes | None], in_flight: int) -> Known:

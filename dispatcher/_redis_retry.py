@@ -1,4 +1,4 @@
-"""Sends batches to Redis until it answers, and records whether it does."""
+"""Sends batches to Redis until it replies, and records whether Redis is available."""
 
 import structlog
 from redis.exceptions import RedisError
@@ -12,13 +12,16 @@ log = structlog.get_logger(__name__)
 
 
 class RedisRetry:
-    """The retry of batches, and whether the last round trip to Redis succeeded."""
+    """Sends batches with retries. `is_up` says whether the last round trip to Redis succeeded."""
 
     def __init__(self) -> None:
         self.is_up = False
 
     async def send(self, batch: EffectBatch) -> list[Answered | None]:
-        """Send the batch and return the verbs' replies. Retries until Redis answers, since every verb may run twice."""
+        """Send the batch and return the replies to its verbs.
+
+        Retries until Redis replies, which is safe: a verb may run twice.
+        """
         if not batch:
             return []
         try:
@@ -33,7 +36,7 @@ class RedisRetry:
         return answers
 
     def mark_up(self) -> None:
-        """Record that Redis answers."""
+        """Record that Redis is available."""
         self.is_up = True
         _metrics.REDIS_UP.set(1)
         log.info("redis available again")

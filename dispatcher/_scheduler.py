@@ -1,4 +1,7 @@
-"""Handles the events of one queue in order and those of all queues concurrently, in batches of one round trip each."""
+"""Handles the events of one queue in order, and the events of different queues concurrently.
+
+Each batch of events needs one round trip to Redis.
+"""
 
 import asyncio
 import time
@@ -30,14 +33,15 @@ from manifold.queues.verbs.claims import Park
 JOBS_PER_BATCH = 200
 OF_CLAIM = frozenset(get_args(OfClaim))
 
-Parked = Callable[[str], None]  # called with the data_id of an entry that was just parked
+ParkedHandler = Callable[[str], None]  # argument: the data_id of an entry that was just parked
 
 
 class Scheduler:
-    """Takes events, gets their effects from `step`, and carries them out.
+    """Takes events, gets their effects from `step`, and carries the effects out.
 
-    While entries wait for room at the broker, no new event is started, so that claimed entries are published before their
-    deadline. Events that are not started stay unacknowledged at the broker or in the stream, which bounds them.
+    While claimed entries wait for room in the publish window, no new event is started, so that these entries are published before
+    their deadline. Events that are not started stay unacknowledged in the broker or in the wake-up stream, which bound their
+    number. `parked` is called for each entry that was parked.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class Scheduler:
         *,
         brakes: Brakes,
         window: Window,
-        parked: Parked,
+        parked: ParkedHandler,
     ) -> None:
         self._policy, self._queues, self._payloads, self._parked, self._mqtt = policy, queues, payloads, parked, mqtt
         self._brakes = brakes
@@ -60,23 +64,23 @@ class Scheduler:
             ruling=brakes.ruling,
             window=window,
             report=self.report,
-            room=self.go_on,
+            room=self.note_room,
         )
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
-        # absent: the queue is idle; None: it has a job in hand, and none waits; deque: the jobs that wait behind that one
+        # The jobs that wait behind the current job of their queue; None if no job waits. An idle queue is missing.
         self._queued: dict[QueueName, deque[Job] | None] = {}
         self._ready: deque[Job] = deque()
-        self._claims: deque[Job] = deque()  # ready events of open claims; they make room, so they never wait for it
-        self._turns: list[tuple[Job, Event]] = []  # replies that lead to the next step of jobs in hand
+        self._claims: deque[Job] = deque()  # ready events of open claims, which never wait for room, because they make it
+        self._turns: list[tuple[Job, Event]] = []  # replies of Redis, which are the next events of their jobs
         self._open_claims: dict[QueueName, OpenClaim] = {}
-        self._work, self._idle = asyncio.Event(), asyncio.Event()
-        self._idle.set()
+        self._has_work, self._is_idle = asyncio.Event(), asyncio.Event()
+        self._is_idle.set()
         self.redis = RedisRetry()
 
     @property
     def jobs(self) -> int:
-        """The number of owners with an event in hand."""
+        """The number of queues with unfinished events."""
         return len(self._queued)
 
     def offer(self, queue: QueueName, event: Event, done: Done | None = None) -> None:
@@ -90,45 +94,47 @@ class Scheduler:
             self._make_ready(job)
             return
         waiting = self._queued[queue]
-        # the first waiting event is kept unfiltered: one costs little
-        if waiting is None:
+        if waiting is None:  # the first waiting event is kept without a check, because a single event costs little
             self._queued[queue] = deque((job,))
         elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, queue):
             enqueue_job(waiting, job)
-        elif done is not None:  # a filter that matches none of its topics; one packet may have thousands
+        elif done is not None:  # drop a subscription that matches no topic of the queue: one packet may have thousands
             done()
 
-    def go_on(self) -> None:
-        """Start new events: there is room at the broker again."""
-        self._work.set()
+    def note_room(self) -> None:
+        """Start new events, because no publish waits for room any more."""
+        self._has_work.set()
 
     def report(self, queue: QueueName, event: OfClaim) -> None:
         """Handle an event of an open claim."""
         if type(event) is not Published or event.reason_code != 0:
             self.offer(queue, event)
             return
-        claim = self._open_claims.get(queue)  # as `step` would: the claim is closed without effects, so it needs no batch
+        # For a successful publish, `step` would close the claim without effects. Do that here, which needs no batch.
+        claim = self._open_claims.get(queue)
         if claim is not None and claim.is_of(event):
             del self._open_claims[queue]
 
     async def run(self) -> None:
         """Run batches forever."""
         while True:
-            await self._work.wait()
+            await self._has_work.wait()
             started = time.perf_counter()
             await self._run_batch()
             _metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
 
     async def settle(self) -> None:
-        """Wait until no event is in hand."""
-        await self._idle.wait()
+        """Wait until all events are finished."""
+        await self._is_idle.wait()
 
     def _make_ready(self, job: Job) -> None:
-        (self._claims if type(job.event) in OF_CLAIM else self._ready).append(job)
-        self._idle.clear()
-        self._work.set()
+        ready = self._claims if type(job.event) in OF_CLAIM else self._ready
+        ready.append(job)
+        self._is_idle.clear()
+        self._has_work.set()
 
-    def _take(self) -> list[tuple[Job, Event]]:
+    def _take_turns(self) -> list[tuple[Job, Event]]:
+        """Take the jobs of the next batch, each with its next event."""
         turns, self._turns = self._turns, []
         while self._claims and len(turns) < JOBS_PER_BATCH:
             job = self._claims.popleft()
@@ -139,89 +145,94 @@ class Scheduler:
         return turns
 
     async def _run_batch(self) -> None:
-        """Take one step of up to JOBS_PER_BATCH jobs, with a single round trip to Redis for all their verbs."""
-        turns = self._take()
-        if not turns:  # nothing is ready, or everything waits for room in the window
-            self._work.clear()
+        """Handle one event of up to `JOBS_PER_BATCH` jobs, with a single round trip to Redis for all their verbs."""
+        turns = self._take_turns()
+        if not turns:  # no job is ready, or all jobs wait for room in the window
+            self._has_work.clear()
             return
         now = wall_clock_ms()
         batch = EffectBatch(self._queues, now, monotonic_ms(), self._payloads.request_id_of, self._brakes)
         unanswered: list[Job] = []
         for job, event in turns:
-            asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
-            if any(asked):
+            awaits_reply = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
+            if any(awaits_reply):
                 unanswered.append(job)
-            if isinstance(event, Loaded):  # the publisher counts it now, or it was dropped
+            if isinstance(event, Loaded):  # the publisher counts these bytes now, or the payload was dropped
                 self.publisher.add_backlog_bytes(-len(event.payload))
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
-            await asyncio.sleep(0)  # there is nothing to await: let other tasks run
+            await asyncio.sleep(0)  # let other tasks run, because `send` awaits nothing for an empty batch
         answers = await self.redis.send(batch)
         if self._brakes.is_outdated:
-            await self._brakes.read()  # before anything that was claimed here is published
-        turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
-        self._turns += turns_to_come
-        for _, answer in turns_to_come:
+            await self._brakes.read()  # before any entry that this batch has claimed is published
+        next_turns = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
+        self._turns += next_turns
+        for _, answer in next_turns:
             if isinstance(answer.verb, Park):
                 self._parked(answer.verb.data_id)
-        unfinished = {id(job) for job, _ in turns_to_come}
+        unfinished = {id(job) for job, _ in next_turns}
         for job, _ in turns:
             if id(job) not in unfinished:
                 self._finish(job)
 
     def _step(self, queue: QueueName, event: Event) -> list[Effect]:
-        before = self._open_claims.get(queue)
-        state, effects = step(OwnerState(self._policy, queue, before), event)
+        """Update the open claim of the queue, and return the effects of the event."""
+        old_claim = self._open_claims.get(queue)
+        state, effects = step(OwnerState(self._policy, queue, old_claim), event)
         if state.open_claim is None:
             self._open_claims.pop(queue, None)
-        elif state.open_claim is not before:
+        elif state.open_claim is not old_claim:
             self._open_claims[queue] = state.open_claim
         return effects
 
     def _execute(self, job: Job, effect: Effect, batch: EffectBatch) -> bool:
-        """Start `effect`; returns whether it waits for a reply of Redis."""
+        """Start `effect`; returns whether it needs a reply of Redis."""
         queue = job.queue
         match effect:
             case Publish():
                 self.publisher.send(queue, effect)
             case Load(seq, claimed_ms):
                 self._load(queue, seq, claimed_ms)
-            case Forward(other, event):
-                # The event is done once both queues have handled it.
-                job.done = done = None if job.done is None else after_two_calls(job.done)
-                self.offer(other, event, done)
+            case Forward(other_queue, event):
+                # The job is done once both queues have handled the event.
+                if job.done is not None:
+                    job.done = after_two_calls(job.done)
+                self.offer(other_queue, event, job.done)
             case _:
                 return batch.add(queue, effect)
         return False
 
-    # Three ways lead to Publish: a payload in the cache, one that is loaded first, and a small message that came with its claim.
+    # An entry is published in one of three ways: with a payload that is in the cache, with a payload that is loaded first, or, in
+    # a compacted queue, with a small message that came with its claim.
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
-        """Publish the payload of an entry if it is cached; otherwise fetch it, and handle it once it is found or missing."""
+        """Publish an entry if its payload is cached; otherwise fetch the payload, and publish once it is found."""
 
-        def on_found(found: Found | MissingData) -> None:
-            if isinstance(found, MissingData):
-                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
-            elif queue in self._queued:  # with events in hand: keep their order, and count the bytes until _run_batch takes it
-                self.publisher.add_backlog_bytes(len(found.payload))
-                self.offer(queue, Loaded(seq, claimed_ms, *found))
-            else:  # the queue is idle: publishing needs no round trip to Redis, so do it now
-                self._publish(queue, Loaded(seq, claimed_ms, *found))
+        def on_found(result: Found | MissingData) -> None:
+            if isinstance(result, MissingData):
+                self.offer(queue, Missing(seq, claimed_ms, result.data_id))
+            elif queue in self._queued:  # keep the order of its unfinished events; count the bytes until `_run_batch` publishes
+                self.publisher.add_backlog_bytes(len(result.payload))
+                self.offer(queue, Loaded(seq, claimed_ms, *result))
+            else:  # the queue is idle; publish now, because that needs no round trip to Redis
+                self._publish(queue, Loaded(seq, claimed_ms, *result))
 
         if is_ecq(queue):
             self._messages.fetch(queue, seq, on_found)
             return
-        found = self._payloads.cached(seq)
-        if found is None:
+        result = self._payloads.cached(seq)
+        if result is None:
             self._payloads.fetch(queue, seq, on_found)
             return
-        self._publish(queue, Loaded(seq, claimed_ms, *found))
+        self._publish(queue, Loaded(seq, claimed_ms, *result))
 
     def _publish(self, queue: QueueName, loaded: Loaded) -> None:
+        """Handle `loaded` at once. Its only effect that needs an action is `Publish`."""
         for effect in self._step(queue, loaded):
             if isinstance(effect, Publish):
                 self.publisher.send(queue, effect)
 
     def _finish(self, job: Job) -> None:
+        """Call `done` of the job, and make the next job of the same queue ready."""
         if job.done is not None:
             job.done()
         waiting = self._queued[job.queue]
@@ -230,4 +241,4 @@ class Scheduler:
             return
         del self._queued[job.queue]
         if not self._queued:
-            self._idle.set()
+            self._is_idle.set()

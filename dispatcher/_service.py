@@ -29,21 +29,22 @@ from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
-SETTLE_S = 5.0  # to finish the events in hand at shutdown
-# A disconnected member of a shared subscription keeps getting its share until its session expires; then the others get it.
-# Without other members, all events of that time would be lost, and acknowledged entries sent again, so a single dispatcher's
-# session lasts as long as a machine takes to come back. The broker bounds what it keeps meanwhile (max_mqueue_len in
-# infra/emqx/manifold.conf).
-SHARING_S, ALONE_S = 30, 600
-MAX_LOOK_S = 1.0  # between two checks of the deadlines
+SETTLE_S = 5.0  # seconds at shutdown to finish the events that are in progress
+# Session expiry of a dispatcher that shares its subscriptions with others, and of a single one, in seconds. The broker keeps the
+# share of a disconnected member until its session expires, and then gives it to the other members; so that time is short. Without
+# other members, the broker drops the events at that time, and entries that were acknowledged in them are sent again. So the
+# session of a single dispatcher lasts as long as a machine needs to restart. max_mqueue_len in infra/emqx/manifold.conf bounds
+# the number of messages that the broker keeps.
+SHARED_EXPIRY_S, SINGLE_EXPIRY_S = 30, 600
+MAX_DEADLINE_INTERVAL_S = 1.0  # between two checks of the deadlines
 
 log = structlog.get_logger(__name__)
 
 
 def session_expiry_s(settings: Settings) -> int:
     """How long the broker keeps a disconnected dispatcher's session, in seconds."""
-    shares = settings.shares_subscriptions and settings.dispatchers > 1
-    return min(SHARING_S if shares else ALONE_S, settings.mqtt_session_expiry_seconds)
+    is_shared = settings.shares_subscriptions and settings.dispatchers > 1
+    return min(SHARED_EXPIRY_S if is_shared else SINGLE_EXPIRY_S, settings.mqtt_session_expiry_seconds)
 
 
 class Dispatcher:
@@ -81,11 +82,12 @@ class Dispatcher:
             window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.note_parked,
         )
-        self._events_in = EventReader(self._mqtt, self._scheduler.offer, lambda: self._scheduler.jobs)
-        self._mqtt.on_message, self._mqtt.on_unreadable = self._events_in.take, self._events_in.take_unreadable
+        self._event_reader = EventReader(self._mqtt, self._scheduler.offer, busy_owners=lambda: self._scheduler.jobs)
+        self._mqtt.on_message = self._event_reader.take
+        self._mqtt.on_unreadable = self._event_reader.take_unreadable
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop` is set; then finish the events in hand.
+        """Deliver until `stop` is set, and then finish the events that are in progress.
 
         Raises:
             Permanent: a setting is wrong, such as a port that is in use.
@@ -109,15 +111,16 @@ class Dispatcher:
                 work.cancel()
             await asyncio.wait((work,))
             if not work.cancelled():
-                work.result()  # it ends on its own only with an error
+                work.result()  # raises: only an error ends this task without cancellation
 
     def health(self) -> Health:
         """Healthy while Redis answers, the broker is connected, and every subscription is confirmed."""
-        mqtt, redis = self._mqtt.ready, self._scheduler.redis.is_up
-        return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
+        mqtt_ready, redis_up = self._mqtt.ready, self._scheduler.redis.is_up
+        details = {"mqtt": mqtt_ready, "redis": redis_up, "subscribed": self._subscribed}
+        return Health(mqtt_ready and redis_up and self._subscribed, details)
 
     async def _work(self) -> None:
-        """Connect to Redis, then to the broker: a resumed session receives events at once, and they need Redis."""
+        """Connect to Redis and then to the broker, because a resumed session delivers events at once, which need Redis."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
@@ -130,11 +133,11 @@ class Dispatcher:
             tasks.create_task(self._scheduler.run(), name="dispatcher.scheduler")
             tasks.create_task(self._scheduler.publisher.run(), name="dispatcher.publisher")
             tasks.create_task(self._brakes.run(), name="dispatcher.brakes")
-            tasks.create_task(watch_lag(self._note), name="dispatcher.lag")
+            tasks.create_task(watch_lag(self._set_metrics), name="dispatcher.lag")
             await self._mqtt.wait_connected()
             try:
-                await self._mqtt.subscribe(*filters(in_a_group=self.settings.shares_subscriptions))
-            except Permanent as exc:  # retried, and health reports not ready
+                await self._mqtt.subscribe(*filters(is_shared=self.settings.shares_subscriptions))
+            except Permanent as exc:  # the client retries, and until then the service is not healthy
                 log.warning("mqtt subscription refused", reason=str(exc))
             self._subscribed = True
             self._sources = [
@@ -142,9 +145,10 @@ class Dispatcher:
             ]
 
     def _make_sources(self) -> dict[str, Coroutine[Any, Any, None]]:
-        s, offer = self.settings, self._scheduler.offer
+        settings, offer = self.settings, self._scheduler.offer
+        interval_s = min(MAX_DEADLINE_INTERVAL_S, settings.ack_deadline_seconds / 4)
         wakes = Wakes(self._queues, self.name, offer, self._payloads)
-        deadlines = Deadlines(self._queues, offer, every_s=min(MAX_LOOK_S, s.ack_deadline_seconds / 4))
+        deadlines = Deadlines(self._queues, offer, every_s=interval_s)
         return {
             "wakes": wakes.run(),
             "stale-wakes": wakes.run_stale(),
@@ -152,26 +156,26 @@ class Dispatcher:
             "parked": self._parked.run(),
             "fresh-parked": self._parked.run_fresh(),
             "queue_stats": QueueStatsCollector(self._queues, self.name).run(),
-            "reconcile": Reconciler(s, self._queues, offer).run(),
+            "reconcile": Reconciler(settings, self._queues, offer).run(),
         }
 
-    def _note(self, lag_s: float) -> None:
-        """Set the metrics of the loop's lag and of this process's backlogs."""
+    def _set_metrics(self, lag_s: float) -> None:
+        """Set the metrics of the event loop's lag and of the backlogs of this process."""
         _metrics.LOOP_LAG_SECONDS.set(lag_s)
         _metrics.JOBS.set(self._scheduler.jobs)
         _metrics.BACKLOG.set(self._scheduler.publisher.backlog)
         _metrics.UNCONFIRMED.set(self._scheduler.publisher.unconfirmed)
 
     async def _settle(self) -> None:
-        """Take no new events and finish those in hand; those not finished in time are redelivered."""
-        self._events_in.open = False
+        """Take no new events, and finish those in progress. Events that do not finish in time are redelivered."""
+        self._event_reader.is_open = False
         for source in self._sources:
             source.cancel()
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._scheduler.settle()
                 await self._scheduler.publisher.settle()
-                await self._scheduler.settle()
+                await self._scheduler.settle()  # the PUBACKs are events too
         except TimeoutError:
             log.warning("shutdown timed out; unfinished events will be redelivered", jobs=self._scheduler.jobs)
 

@@ -1,4 +1,4 @@
-"""Event sources in Redis: wake-ups, passed deadlines, and data for which entries are parked."""
+"""Event sources in Redis: wake-ups, passed deadlines, and the arrival of data for which entries are parked."""
 
 import asyncio
 import random
@@ -16,11 +16,11 @@ from manifold.contracts.queue_names import QueueName
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, Wake
 
-WAKES_PER_READ = 4  # records, each with up to a thousand owners
+WAKES_PER_READ = 4  # wake-up records, each with up to a thousand owners
 WAKE_BLOCK_MS = 1000
-STALE_WAKE_MS = 15_000  # a wake-up that a replica has not settled for this long is taken over
+STALE_WAKE_MS = 15_000  # another replica takes over a wake-up that was not settled within this time
 DUE_BATCH_SIZE = 500
-PARKED_BATCH_SIZE = 1_000  # data_ids per lookup; one lookup in the lake costs about the same for one as for many
+PARKED_BATCH_SIZE = 1_000  # data_ids per lookup; a lookup in the lake costs about the same for one data_id as for many
 RETRY_S = 1.0
 
 WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
@@ -30,30 +30,30 @@ Offer = Callable[[QueueName, Event, Callable[[], Any]], None]
 
 
 async def offer_and_wait(offer: Offer, queues: Iterable[str], event: Event) -> None:
-    """Offer `event` to each queue, and wait until its effects are carried out for all of them."""
-    left = 0
+    """Offer `event` to each queue, and wait until all queues have handled it."""
+    pending = 0
     handled = asyncio.Event()
 
     def done() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
+        nonlocal pending
+        pending -= 1
+        if not pending:
             handled.set()
 
     for queue in set(queues):
-        left += 1
+        pending += 1
         offer(queue, event, done)
-    if left:
+    if pending:
         await handled.wait()
 
 
-async def _run_forever(what: str, once: Callable[[], Awaitable[None]]) -> None:
-    """Run `once` again and again; if Redis is unavailable, retry after a pause."""
+async def _run_forever(source: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Call `run` again and again; if Redis is unavailable, wait before the next call."""
     while True:
         try:
-            await once()
+            await run()
         except RedisError as exc:
-            log.warning("redis unavailable", source=what, reason=str(exc))
+            log.warning("redis unavailable", source=source, reason=str(exc))
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
 
@@ -64,15 +64,15 @@ class Wakes:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """Offer the unsettled wake-ups of this consumer's last run, then new ones; runs forever."""
+        """Offer the wake-ups that an earlier process of this consumer has not settled, and then new ones, forever."""
         await _run_forever("wakes", self._read)
 
     async def run_stale(self) -> None:
-        """Take over wake-ups of dead replicas; runs forever."""
+        """Take over the wake-ups of dead replicas, forever."""
         await _run_forever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
-        await self._queues.join_wakes()  # again after Redis was wiped
+        await self._queues.join_wakes()  # again after each error, because Redis may have been emptied
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)
@@ -95,22 +95,24 @@ class Wakes:
 
 
 class Deadlines:
-    """Owners whose entry in flight may be overdue. Every replica checks them; only one can release an entry."""
+    """Offers owners whose entry in flight may be overdue. Every replica checks them, but only one can release an entry."""
 
     def __init__(self, queues: Queues, offer: Offer, *, every_s: float) -> None:
         self._queues, self._offer, self._every_s = queues, offer, every_s
 
     async def run(self) -> None:
-        """Offer owners with passed deadlines; runs forever."""
+        """Offer the owners whose deadlines have passed, forever."""
         await _run_forever("deadlines", self._check_shards)
 
     async def _check_shards(self) -> None:
-        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that check at the same time duplicate work
+        # Wait for a random time, because replicas that check at the same time duplicate work.
+        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
         for shard in range(self._queues.policy.wake_shards):
-            while await self._check_shard(shard) == DUE_BATCH_SIZE:
+            while await self._check_shard(shard) == DUE_BATCH_SIZE:  # there may be more
                 pass
 
     async def _check_shard(self, shard: int) -> int:
+        """Offer up to `DUE_BATCH_SIZE` owners of a shard; returns their number."""
         now = wall_clock_ms()
         owners = await self._queues.due(shard, now, DUE_BATCH_SIZE)
         await offer_and_wait(self._offer, owners, DEADLINE_PASSED)
@@ -119,45 +121,50 @@ class Deadlines:
 
 
 class ParkedEntries:
-    """Parked entries, which are checked at intervals, because their data may arrive through the lake alone."""
+    """Checks at intervals whether the data of parked entries has arrived, because it may arrive in the lake only."""
 
     def __init__(self, queues: Queues, payloads: Payloads, *, every_s: float) -> None:
         self._queues, self._payloads, self._every_s = queues, payloads, every_s
-        self._fresh: set[str] = set()
-        self._some_are_fresh = asyncio.Event()
+        self._just_parked: set[str] = set()  # data_ids
+        self._has_just_parked = asyncio.Event()
 
     def note_parked(self, data_id: str) -> None:
-        """Note that an entry was just parked; its data may have arrived between the read and the parking."""
+        """Check an entry soon after it was parked, because its data may have arrived between the read and the parking."""
         if data_id:
-            self._fresh.add(data_id)
-            self._some_are_fresh.set()
+            self._just_parked.add(data_id)
+            self._has_just_parked.set()
 
     async def run(self) -> None:
-        """Check all parked entries at intervals; runs forever."""
+        """Check all parked entries at intervals, forever."""
         await _run_forever("parked entries", self._check_all)
 
     async def run_fresh(self) -> None:
-        """Check entries once more just after they were parked; runs forever."""
+        """Check each entry once soon after it was parked, forever."""
         await _run_forever("fresh parked entries", self._check_fresh)
 
     async def _check_all(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
         data_ids = await self._queues.waiting_data_ids(wall_clock_ms())
         for start in range(0, len(data_ids), PARKED_BATCH_SIZE):
-            some = data_ids[start : start + PARKED_BATCH_SIZE]
-            for data_id, has_come in zip(some, await asyncio.gather(*map(self._has_come, some)), strict=True):
-                if has_come:
+            batch = data_ids[start : start + PARKED_BATCH_SIZE]
+            have_arrived = await asyncio.gather(*map(self._has_arrived, batch))
+            for data_id, has_arrived in zip(batch, have_arrived, strict=True):
+                if has_arrived:
                     await self._queues.unpark_waiting(data_id, wall_clock_ms())
 
-    async def _has_come(self, data_id: str) -> bool:
-        """Whether data may have arrived. Entries without a trigger have an empty data_id: they are claimed and read again."""
+    async def _has_arrived(self, data_id: str) -> bool:
+        """Whether the data may have arrived.
+
+        Entries whose trigger was not found are parked with an empty data_id. For them, the answer is always true, so that they
+        are claimed and their trigger is read again.
+        """
         return not data_id or await self._payloads.read(data_id) is not None
 
     async def _check_fresh(self) -> None:
-        await self._some_are_fresh.wait()
-        self._some_are_fresh.clear()
-        while self._fresh:
-            data_id = next(iter(self._fresh))
+        await self._has_just_parked.wait()
+        self._has_just_parked.clear()
+        while self._just_parked:
+            data_id = next(iter(self._just_parked))
             if await self._queues.redis.exists(keys.data(data_id)):
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
-            self._fresh.discard(data_id)
+            self._just_parked.discard(data_id)  # after the check, so that an error of Redis repeats it

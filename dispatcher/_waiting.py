@@ -1,8 +1,8 @@
-"""Events that wait behind the one that a queue has in hand, bounded per vehicle.
+"""Events that wait behind the current event of their queue, bounded per vehicle.
 
-A later heartbeat replaces a waiting one, and a later subscription an earlier one, which then counts as carried out. Connections
-do not replace each other, so their number is bounded: a vehicle loses its own oldest events. Broker events may be lost anyway,
-and the next heartbeat, or a deadline, makes up for that.
+A later heartbeat replaces a waiting one, and a later subscription replaces an earlier one; the replaced event counts as carried
+out. Connects and disconnects do not replace each other, so their number is bounded: a vehicle with too many loses its oldest
+ones. The broker may lose events too, and the next heartbeat, or a deadline, makes up for both losses.
 """
 
 from collections import deque
@@ -15,8 +15,9 @@ from dispatcher._events import Event
 from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.queue_names import QueueName
 
-CONNECTIONS_KEPT = 20  # connects and disconnects per queue; a vehicle that flaps every few seconds never has this many waiting
-_CONNECTION = (Connected, Disconnected)
+# Connects and disconnects that may wait in one queue. Even a vehicle that reconnects every few seconds never has so many waiting.
+MAX_WAITING_CONNECTIONS = 20
+_CONNECTION_EVENTS = (Connected, Disconnected)
 
 Done = Callable[[], Any]
 
@@ -27,40 +28,41 @@ class Job:
 
     queue: QueueName
     event: Event
-    done: Done | None  # None: came with QoS 0, nothing to acknowledge
+    done: Done | None  # None if the event came with QoS 0, so that nothing is acknowledged
 
 
 def enqueue_job(waiting: deque[Job], job: Job) -> None:
-    """Append `job` to the waiting ones. Jobs that it replaces are removed and done."""
+    """Append `job` to the waiting jobs, and remove and settle a job that it replaces."""
     kind = type(job.event)
     if kind is PresenceSign or kind is Subscribed:
-        earlier = next((each for each in waiting if type(each.event) is kind), None)
-        if earlier is not None:
-            waiting.remove(earlier)
-            _settle_replaced(earlier, job)
+        replaced = next((other for other in waiting if type(other.event) is kind), None)
+        if replaced is not None:
+            waiting.remove(replaced)
+            _settle_replaced(replaced, job)
             _metrics.MERGED.inc()
-    elif kind in _CONNECTION:
-        before = [each for each in waiting if type(each.event) in _CONNECTION]
-        if len(before) >= CONNECTIONS_KEPT:
-            waiting.remove(before[0])
-            _settle_replaced(before[0], job)
+    elif kind in _CONNECTION_EVENTS:
+        connections = [other for other in waiting if type(other.event) in _CONNECTION_EVENTS]
+        if len(connections) >= MAX_WAITING_CONNECTIONS:
+            oldest = connections[0]
+            waiting.remove(oldest)
+            _settle_replaced(oldest, job)
             _metrics.SHED.inc()
     waiting.append(job)
 
 
 def after_two_calls(done: Done) -> Done:
-    """Return a callback that calls `done` at its second call: two queues handle the event."""
+    """Return a callback that calls `done` when it is called the second time, for an event that two queues handle."""
     calls = iter((lambda: None, done))
     return lambda: next(calls)()
 
 
-def _settle_replaced(earlier: Job, later: Job) -> None:
-    """Settle `earlier`, which `later` makes unnecessary.
+def _settle_replaced(replaced: Job, later: Job) -> None:
+    """Settle `replaced`, which `later` makes unnecessary.
 
-    If `later` has no `done` of its own (QoS 0: the broker would not redeliver it), it takes that of `earlier`, so the earlier
-    message is acknowledged only once `later` is carried out.
+    A job without `done` came with QoS 0, so the broker would not redeliver it. If `later` is such a job, it takes over `done` of
+    `replaced`; so the message of `replaced` is acknowledged only once `later` is carried out.
     """
     if later.done is None:
-        later.done = earlier.done
-    elif earlier.done is not None:
-        earlier.done()
+        later.done = replaced.done
+    elif replaced.done is not None:
+        replaced.done()

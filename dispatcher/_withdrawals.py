@@ -1,4 +1,7 @@
-"""Withdraws entries of campaigns that must not be sent and whose vehicles are away: the slow walk over all queues finds them."""
+"""Withdraws entries of campaigns that must not be sent, while their vehicles are away.
+
+The slow scan of all queues finds these entries.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,16 +15,16 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_corrupt
 from manifold.queues.verbs.ends import End
 
-MAX_CAMPAIGNS = 50  # that metrics show
+MAX_CAMPAIGNS = 50  # campaigns that a metric shows
 
 
 class Withdrawals:
-    """What one walk withdraws: the entries of certain triggers, each for a reason.
+    """Withdraws, during one scan of all queues, the entries of certain triggers, which are given by their seqs.
 
-    An entry in flight is left alone: it ends by its acknowledgement, or at its deadline by its next claim. `finish` forgets the
-    triggers of which the walk has found no entry, so that later walks need not look for them.
-
-    Triggers are given by their seqs: those of each braked campaign, those whose windows are over, and why each is withdrawn.
+    `seqs_by_campaign` has the triggers of each braked campaign, `closed_seqs` those whose time windows have ended, and
+    `reason_by_seq` why the entries of each trigger are withdrawn. An entry in flight is left unchanged: it ends by its
+    acknowledgement, or at its deadline by the next claim. `finish` forgets the triggers of which the scan has found no entry, so
+    that later scans need not look for them.
     """
 
     def __init__(
@@ -33,28 +36,29 @@ class Withdrawals:
     ) -> None:
         self._queues, self._seqs_by_campaign = queues, seqs_by_campaign
         self._closed_seqs, self._reason_by_seq = closed_seqs, reason_by_seq
-        self._found = set[int]()  # triggers of which an entry was found
-        # keyed as Redis replies: the seq in ASCII
+        self._found = set[int]()  # seqs of the triggers of which the scan has found an entry
+        # The keys are seqs in ASCII, as Redis returns them.
         self._campaign_of = {str(seq).encode(): campaign for campaign, seqs in seqs_by_campaign.items() for seq in seqs}
-        self._published = Counter[str]()  # campaign → entries that no brake can take back
+        self._published = Counter[str]()  # campaign → number of entries in flight, which no brake can take back
 
     def __bool__(self) -> bool:
         return bool(self._reason_by_seq)
 
     @classmethod
     async def of(cls, queues: Queues) -> "Withdrawals":
-        """Read which triggers must not be sent now.
+        """Read from Redis which triggers must not be sent now.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
         known = await queues.brakes()
         closed = await queues.closed_windows(known.now_ms)
-        reason_by_seq, stopped = dict.fromkeys(closed, OVER), {name: brake for name, brake in known.brakes.items() if brake.is_on}
-        released = dict(zip(stopped, await queues.released(list(stopped)), strict=True))
-        for campaign, seqs in released.items():
-            reason_by_seq |= dict.fromkeys(seqs, braked(campaign, stopped[campaign]))
-        return cls(queues, released, closed, reason_by_seq)
+        reason_by_seq = dict.fromkeys(closed, OVER)
+        brakes = {campaign: brake for campaign, brake in known.brakes.items() if brake.is_on}
+        seqs_by_campaign = dict(zip(brakes, await queues.released(list(brakes)), strict=True))
+        for campaign, seqs in seqs_by_campaign.items():
+            reason_by_seq |= dict.fromkeys(seqs, braked(campaign, brakes[campaign]))
+        return cls(queues, seqs_by_campaign, closed, reason_by_seq)
 
     async def withdraw(self, owners: Iterable[str]) -> None:
         """End the entries of these triggers that are pending or parked for these vehicles.
@@ -62,27 +66,28 @@ class Withdrawals:
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
-        named, batch = list(owners), self._queues.batch()
-        for owner in named:
+        scanned, batch = list(owners), self._queues.batch()
+        for owner in scanned:
             batch.call(("ZRANGE", keys.pending(owner), 0, -1), list)
             batch.call(("ZRANGE", keys.parked(owner), 0, -1), list)
             batch.call(("HGET", keys.inflight(owner), "seq"), _identity)
-        replies, ends = await batch.run(tolerant=True), dict[str, list[int]]()
-        for place, owner in enumerate(named):
-            pending, parked, held = replies[3 * place : 3 * place + 3]
-            if any(map(is_corrupt, (pending, parked, held))):
-                continue  # the walk logs corrupt keys
-            if held in self._campaign_of:
-                self._published[self._campaign_of[held]] += 1
-                self._found.add(int(held))
-            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and str(seq).encode() != held]
+        replies = await batch.run(tolerant=True)
+        withdrawn: dict[str, list[int]] = {}  # owner → seqs
+        for owner, pending, parked, in_flight in zip(scanned, replies[0::3], replies[1::3], replies[2::3], strict=True):
+            if any(map(is_corrupt, (pending, parked, in_flight))):
+                continue  # the scan logs corrupt keys
+            if in_flight in self._campaign_of:
+                self._published[self._campaign_of[in_flight]] += 1
+                self._found.add(int(in_flight))
+            in_flight_seq = None if in_flight is None else int(in_flight)
+            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and seq != in_flight_seq]
             if seqs:
-                ends[owner] = seqs
-        if ends:
-            await self._end(ends)
+                withdrawn[owner] = seqs
+        if withdrawn:
+            await self._end(withdrawn)
 
     async def finish(self) -> None:
-        """Forget the triggers of which no entry was found by a whole walk.
+        """Forget the triggers of which the scan of all queues has found no entry.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
@@ -90,24 +95,24 @@ class Withdrawals:
         for campaign, seqs in self._seqs_by_campaign.items():
             await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
         _metrics.BEYOND_RECALL.clear()
-        for campaign, number in self._published.most_common(MAX_CAMPAIGNS):
-            _metrics.BEYOND_RECALL.labels(campaign).set(number)
+        for campaign, count in self._published.most_common(MAX_CAMPAIGNS):
+            _metrics.BEYOND_RECALL.labels(campaign).set(count)
         await self._queues.drop_windows([seq for seq in self._closed_seqs if seq not in self._found])
 
-    async def _end(self, ends: Mapping[str, Sequence[int]]) -> None:
-        """End these entries as withdrawn, each with its number of attempts."""
+    async def _end(self, withdrawn: Mapping[str, Sequence[int]]) -> None:
+        """End these entries, given as owner → seqs, as withdrawn, each with its number of attempts."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
-        for owner, seqs in ends.items():
+        for owner, seqs in withdrawn.items():
             batch.call(("HMGET", keys.attempts(owner), *seqs), list)
-        tries = dict(zip(ends, await batch.run(tolerant=True), strict=True))
-        for owner, seqs in ends.items():
-            known = [None] * len(seqs) if is_corrupt(tries[owner]) else tries[owner]
+        attempts_replies = await batch.run(tolerant=True)
+        for (owner, seqs), reply in zip(withdrawn.items(), attempts_replies, strict=True):
+            attempts_of_seqs = [None] * len(seqs) if is_corrupt(reply) else reply
             records = (
-                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(tried or 0), reason=self._reason_by_seq[seq])
-                for seq, tried in zip(seqs, known, strict=True)
+                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(attempts or 0), reason=self._reason_by_seq[seq])
+                for seq, attempts in zip(seqs, attempts_of_seqs, strict=True)
             )
             batch.add(owner, End(tuple(records), claim=False), now_ms)
-        for (_, seqs), reply in zip(ends.items(), await batch.run(tolerant=True), strict=True):
+        for seqs, reply in zip(withdrawn.values(), await batch.run(tolerant=True), strict=True):
             self._found.update(seqs)
             if not is_corrupt(reply):
                 _metrics.OUTCOMES.labels(Outcome.WITHDRAWN.value).inc(reply.outcomes.count(Outcome.WITHDRAWN))

@@ -1,7 +1,8 @@
 """Revocation of vehicles' certificates with EMQX as the broker: recorded in Redis, and enforced as bans by EMQX.
 
-EMQX reads no revocation list unless configured to, so the client id is banned: an open connection ends within two seconds, and
-new ones are refused with any certificate. The record restores bans that an EMQX missed while it was down, or lost with its data.
+Unless it is configured to do so, EMQX reads no revocation list. So the client id is banned: an open connection ends within two
+seconds, and new connections are refused with any certificate. The record in Redis restores bans that an EMQX missed while it was
+down, or lost with its data.
 """
 
 from dataclasses import dataclass
@@ -18,21 +19,23 @@ from manifold.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The result of comparing the record with EMQX, in client ids."""
+    """The result of comparing the record with EMQX."""
 
-    banned: list[str]  # newly banned by EMQX
-    already: int
-    ended: list[str]  # expired, and removed from the record
+    banned: list[str]  # client ids that EMQX has newly banned
+    already: int  # number of client ids that were banned already
+    ended: list[str]  # client ids whose revocation has expired, and that were removed from the record
 
 
 async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) -> bool:
-    """Record that this vehicle is revoked until then, and ban it at EMQX; returns whether the ban is new.
+    """Record that this vehicle is revoked until the given time, and ban it at EMQX; returns whether the ban is new.
 
     Raises:
-        Retryable: it is on record, but EMQX is unavailable or refuses. The next comparison by a dispatcher bans it.
-        redis.RedisError: EMQX bans it, but it is not on record.
+        Retryable: the revocation is recorded, but EMQX is unavailable or refuses. The next comparison by a dispatcher bans the
+            vehicle.
+        redis.RedisError: EMQX bans the vehicle, but the revocation is not recorded.
     """
-    problem = is_new = None
+    is_new: bool | None = None
+    problem: Retryable | None = None
     try:
         async with BrokerApi(settings) as api:
             is_new = await api.ban(vin, until)
@@ -45,7 +48,7 @@ async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) ->
 
 
 async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
-    """End the ban, then delete the record; returns whether EMQX or the record had one.
+    """End the ban and then delete the record; returns whether there was a ban or a record.
 
     Raises:
         Retryable: EMQX is unavailable or refuses; nothing was changed.
@@ -57,32 +60,34 @@ async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
 
 
 async def revoked(redis: Redis) -> dict[str, datetime]:
-    """Read every vehicle on record, and until when it is revoked (UTC)."""
-    found: Any = await redis.hgetall(keys.REVOKED_VEHICLES)
-    return {vin.decode(): datetime.fromtimestamp(int(until), UTC) for vin, until in sorted(found.items())}
+    """Read the recorded vehicles, each with the time until which it is revoked (UTC)."""
+    record: Any = await redis.hgetall(keys.REVOKED_VEHICLES)
+    return {vin.decode(): datetime.fromtimestamp(int(until), UTC) for vin, until in sorted(record.items())}
 
 
 async def reconcile(settings: Settings, redis: Redis) -> Reconciled:
-    """Ban everything on record that has not expired at EMQX. EMQX is not contacted if nothing is on record.
+    """Ban at EMQX all recorded vehicles whose revocation has not expired. If none is recorded, EMQX is not contacted.
 
     Raises:
         Retryable: EMQX is unavailable or refuses.
         redis.RedisError: Redis is unavailable.
     """
-    done, now = Reconciled([], 0, []), datetime.now(UTC)
-    on_record = await revoked(redis)
-    if not on_record:
-        return done
+    recorded = await revoked(redis)
+    if not recorded:
+        return Reconciled([], 0, [])
+    banned: list[str] = []
+    ended: list[str] = []
     already = 0
+    now = datetime.now(UTC)
     async with BrokerApi(settings) as api:
-        for vin, until in on_record.items():
+        for vin, until in recorded.items():
             if until <= now:
                 await redis.hdel(keys.REVOKED_VEHICLES, vin)
-                done.ended.append(vin)
+                ended.append(vin)
             elif not await api.ban(vin, until):
                 already += 1
             elif await redis.hexists(keys.REVOKED_VEHICLES, vin):
-                done.banned.append(vin)
-            else:  # undone meanwhile
+                banned.append(vin)
+            else:  # the revocation was undone while the vehicle was being banned
                 await api.release(vin)
-    return Reconciled(done.banned, already, done.ended)
+    return Reconciled(banned, already, ended)

@@ -18,14 +18,15 @@ from manifold.runtime.tls import client_context
 
 _TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
 _TLS_PORT, _PLAIN_PORT = 8883, 1883
-_LONG_HEAD = 70_000  # bytes; a PUBLISH up to its properties is shorter
-# mqtt5 0.8 panics on text that is not UTF-8, which anybody may send; with a backtrace each panic takes 24 ms.
+_PUBLISH_HEAD_BYTES = 70_000  # more than everything that precedes the properties of a PUBLISH: header, topic and packet id
+# mqtt5 0.8 panics on text that is not UTF-8, and any client may send such text. Without a backtrace, a panic costs less than
+# the 24 ms that it takes with one.
 os.environ["RUST_BACKTRACE"] = "0"
 
 log = structlog.get_logger(__name__)
-Take = Callable[[mqtt5.Packet], None]
-TakeRaw = Callable[[bytes, str], None]  # an undecodable packet, and the reason
-Lost = Callable[[str], None]
+PacketHandler = Callable[[mqtt5.Packet], None]
+UndecodableHandler = Callable[[bytes, str], None]  # arguments: the raw packet, and why it cannot be decoded
+LossHandler = Callable[[str], None]  # argument: why the connection was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +56,19 @@ class Endpoint:
 
 
 class Connection(asyncio.Protocol):
-    """A connection made by `open_connection`. `take` receives each packet in order; `lost` is called once, at the end.
+    """A connection made by `open_connection`.
 
-    `take_raw` receives undecodable packets, in the same order.
+    `on_packet` receives the decodable packets and `on_undecodable` the others, in the order of arrival. `on_lost` is called once,
+    when the connection has ended.
     """
 
-    def __init__(self, take: Take, take_raw: TakeRaw, lost: Lost) -> None:
-        self._take, self._take_raw, self._lost = take, take_raw, lost
+    def __init__(self, on_packet: PacketHandler, on_undecodable: UndecodableHandler, on_lost: LossHandler) -> None:
+        self._on_packet, self._on_undecodable, self._on_lost = on_packet, on_undecodable, on_lost
         self._transport: asyncio.Transport  # set by `connection_made`
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._partial = bytearray()  # the beginning of an incomplete packet
-        self._wanted = 0  # length of that packet; 0: unknown
+        self._partial_length = 0  # length of that packet once it is complete, in bytes; 0: unknown
         self._sent_at = self._heard_at = time.monotonic()
         self._paused = False
 
@@ -127,66 +129,76 @@ class Connection(asyncio.Protocol):
         self._heard_at = time.monotonic()
         if self._partial:
             self._partial += data
-            if len(self._partial) < self._wanted:
+            if len(self._partial) < self._partial_length:
                 return
             data = bytes(self._partial)
             self._partial.clear()
-        at = self._read(data)
-        if at < len(data):
-            self._partial += data[at:]
-            self._wanted = _raw.length_of(data[at : at + _raw.LONGEST_HEADER]) or 0
+        consumed = self._read(data)
+        if consumed < len(data):
+            self._partial += data[consumed:]
+            self._partial_length = _raw.length_of(data[consumed : consumed + _raw.LONGEST_HEADER]) or 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report that the connection has ended, on either side."""
-        self._lost(str(exc) if exc else "connection closed")
+        """Report that the connection has ended, whichever side closed it."""
+        self._on_lost(str(exc) if exc else "connection closed")
 
     def _read(self, data: bytes) -> int:
-        """Pass on the complete packets in `data`; return how many bytes were consumed."""
-        view, at, end = memoryview(data), 0, len(data)
-        while at < end:
-            if end - at > _raw.LONGEST_PROPERTIES and _raw.has_long_properties(data[at : at + _LONG_HEAD]):
-                size = self._pass_on(data, at, f"its properties are over {_raw.LONGEST_PROPERTIES} bytes")
+        """Pass each complete packet in `data` to its handler, and return how many bytes these packets have together."""
+        view, start, end = memoryview(data), 0, len(data)
+        while start < end:
+            may_be_long = end - start > _raw.LONGEST_PROPERTIES
+            if may_be_long and _raw.has_long_properties(data[start : start + _PUBLISH_HEAD_BYTES]):
+                reason = f"its properties are over {_raw.LONGEST_PROPERTIES} bytes"
+                size = self._handle_undecodable(data, start, reason)
             else:
                 try:
-                    packet, size = mqtt5.read(view[at:])
-                except IndexError:  # incomplete packet
+                    packet, size = mqtt5.read(view[start:])
+                except IndexError:  # the packet is incomplete
                     break
                 except BaseException as exc:  # a Rust panic derives from BaseException
                     if isinstance(exc, KeyboardInterrupt | SystemExit):
                         raise
-                    size = self._pass_on(data, at, str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8")
+                    reason = str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8"
+                    size = self._handle_undecodable(data, start, reason)
                 else:
-                    self._take(packet)
-            if not size:
+                    self._on_packet(packet)
+            if size == 0:  # the undecodable packet is incomplete
                 break
-            at += size
-        return at
+            start += size
+        return start
 
-    def _pass_on(self, data: bytes, at: int, why: str) -> int:
-        """Pass on an undecodable packet; return its length, or 0 if it is incomplete."""
-        size = _raw.length_of(data[at : at + _raw.LONGEST_HEADER])
+    def _handle_undecodable(self, data: bytes, start: int, reason: str) -> int:
+        """Pass the undecodable packet that begins at `data[start]` to `on_undecodable`.
+
+        Returns its length in bytes, or 0 if the packet is incomplete. If even its length is invalid, the connection is aborted
+        and the rest of `data` counts as consumed.
+        """
+        size = _raw.length_of(data[start : start + _raw.LONGEST_HEADER])
         if size is None:
-            log.error("mqtt stream broken", reason=why)
+            log.error("mqtt stream broken", reason=reason)
             self.abort()
-            return len(data) - at
-        if at + size > len(data):
+            return len(data) - start
+        if start + size > len(data):
             return 0
-        log.error("mqtt packet not readable", reason=why, kind=data[at] >> 4, size=size)
-        self._take_raw(data[at : at + size], why)
+        log.error("mqtt packet not readable", reason=reason, kind=data[start] >> 4, size=size)
+        self._on_undecodable(data[start : start + size], reason)
         return size
 
 
-async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, lost: Lost) -> Connection:
-    """Connect a socket; nothing is sent yet.
+async def open_connection(
+    endpoint: Endpoint, on_packet: PacketHandler, on_undecodable: UndecodableHandler, on_lost: LossHandler
+) -> Connection:
+    """Open a TCP or TLS connection to the broker, and send nothing.
 
     Raises:
-        Retryable: the broker is unreachable, TLS fails, or its files cannot be read, which may be transient during renewal.
+        Retryable: the broker is unreachable, TLS fails, or the TLS files cannot be read. Files may be unreadable for a moment
+            while they are renewed.
     """
     loop = asyncio.get_running_loop()
     try:
-        secure = client_context(endpoint.files) if endpoint.tls else None
+        ssl_context = client_context(endpoint.files) if endpoint.tls else None
         _, connection = await loop.create_connection(
-            lambda: Connection(take, take_raw, lost), endpoint.host, endpoint.port, ssl=secure
+            lambda: Connection(on_packet, on_undecodable, on_lost), endpoint.host, endpoint.port, ssl=ssl_context
         )
     except OSError as exc:
         raise Retryable(f"no connection to {endpoint}: {exc}") from exc

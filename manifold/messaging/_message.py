@@ -19,13 +19,13 @@ class Message(Struct, frozen=True, gc=False):
     response_topic: str | None = None
     correlation_data: bytes | None = None
     user_properties: Sequence[tuple[str, str]] = ()
-    mid: int = 0
-    connection: int = 0  # number of the connection that delivered it; packet ids are only valid there
-    unreadable: str | None = None  # decoding error; the payload is then the whole raw packet
+    mid: int = 0  # packet id
+    connection: int = 0  # number of the connection that delivered the message; `mid` is only valid on this connection
+    unreadable: str | None = None  # why the packet could not be decoded, in which case `payload` is the whole raw packet
 
 
-def read(packet: mqtt5.PublishPacket, connection: int) -> Message:
-    """Convert a decoded packet."""
+def decoded_message(packet: mqtt5.PublishPacket, connection: int) -> Message:
+    """Build the message of a decoded PUBLISH that arrived on this connection."""
     return Message(
         packet.topic,
         packet.payload,
@@ -40,7 +40,7 @@ def read(packet: mqtt5.PublishPacket, connection: int) -> Message:
     )
 
 
-def unread(packet: bytes, why: str, connection: int) -> Message:
-    """Convert an undecodable PUBLISH."""
+def undecodable_message(packet: bytes, reason: str, connection: int) -> Message:
+    """Build the message of an undecodable PUBLISH."""
     raw = _raw.publish_of(packet)
-    return Message(raw.topic, packet, raw.qos, raw.dup, raw.retain, mid=raw.mid, connection=connection, unreadable=why)
+    return Message(raw.topic, packet, raw.qos, raw.dup, raw.retain, mid=raw.mid, connection=connection, unreadable=reason)

@@ -11,15 +11,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from manifold.contracts.errors import Retryable
 from manifold.messaging import _raw
-from manifold.messaging._connection import Connection, Endpoint, TakeRaw, open_connection
+from manifold.messaging._connection import Connection, Endpoint, PacketHandler, UndecodableHandler, open_connection
 
 _CONNACK_WAIT_S = 10.0
 _GOODBYE_WAIT_S = 2.0
-_KEEPALIVE_LOOK_S = 1.0
+_KEEPALIVE_CHECK_S = 1.0
 # Two clients with the same id disconnect each other, and a broker may disconnect a client that sends unsupported packets. The
 # pause before reconnecting, which grows while connections are short-lived, prevents a reconnect storm.
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-SHORT_LIVED_S = 10.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
+SHORT_LIVED_S = 10.0  # a connection that lasted no longer counts as short-lived
 MAX_PACKET_BYTES = (1 << 28) + 4  # maximum packet size of MQTT, in bytes
 
 log = structlog.get_logger(__name__)
@@ -51,10 +51,13 @@ class ConnectOptions:
 
 
 class Reconnector:
-    """Maintains one connection at a time. `up` receives whether the broker kept the session; `down` is called after a loss.
+    """Maintains one connection at a time.
 
-    `take` receives packets, `take_raw` undecodable ones. A clean start is requested until it succeeds once; later connections
-    resume the session.
+    `on_packet` receives the decodable packets, and `on_undecodable` the others. `on_up` is called for each accepted connection
+    with
+    whether the broker kept the session, and `on_down` after each loss. A clean start is requested until the broker first accepts
+    a
+    connection; later connections resume the session.
     """
 
     def __init__(
@@ -62,18 +65,19 @@ class Reconnector:
         endpoint: Endpoint,
         options: ConnectOptions,
         *,
-        take: Callable[[mqtt5.Packet], None],
-        take_raw: TakeRaw,
-        up: Callable[[bool], None],
-        down: Callable[[], None],
+        on_packet: PacketHandler,
+        on_undecodable: UndecodableHandler,
+        on_up: Callable[[bool], None],
+        on_down: Callable[[], None],
     ) -> None:
         self.endpoint, self.connected = endpoint, asyncio.Event()
-        self.number = 0  # of the connection; increments with each one
-        self.connection: Connection | None = None  # None unless connected
-        self.largest = MAX_PACKET_BYTES  # the broker's maximum packet size in bytes
-        self._options, self._take, self._take_raw, self._up, self._down = options, take, take_raw, up, down
+        self.number = 0  # number of the current or last connection, counted from 1
+        self.connection: Connection | None = None  # the connection that the broker has accepted; None if there is none
+        self.max_packet_bytes = MAX_PACKET_BYTES  # the maximum packet size that the broker accepts
+        self._options = options
+        self._on_packet, self._on_undecodable, self._on_up, self._on_down = on_packet, on_undecodable, on_up, on_down
         self._clean_start = options.clean_start
-        self._opened: Connection | None = None  # open, perhaps before its CONNACK
+        self._open_connection: Connection | None = None  # as `connection`, but set before the broker has accepted it
         self._lost = asyncio.Event()
         self._paused = False
         self._why_lost = ""  # why the last connection was refused or lost; empty while it is open
@@ -93,7 +97,7 @@ class Reconnector:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        connection = self._opened
+        connection = self._open_connection
         if connection is not None:
             connection.send(mqtt5.DisconnectPacket().write())
             connection.close()
@@ -105,7 +109,7 @@ class Reconnector:
                 await self._lost.wait()
 
     def pause(self) -> None:
-        """Stop reading, on this connection and later ones, until `resume`."""
+        """Stop reading from this connection and all later connections, until `resume` is called."""
         self._paused = True
         if self.connection is not None:
             self.connection.pause()
@@ -117,7 +121,7 @@ class Reconnector:
             self.connection.resume()
 
     async def _keep_connected(self) -> None:
-        pause_s = _LEAST_PAUSE_S
+        pause_s = _MIN_PAUSE_S
         while True:
             pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
             async for attempt in AsyncRetrying(
@@ -125,15 +129,17 @@ class Reconnector:
             ):
                 with attempt:
                     await self._connect()
-            began = time.monotonic()
+            connected_at = time.monotonic()
             await self._lost.wait()
-            pause_s = pause_after_loss(pause_s, time.monotonic() - began)
+            pause_s = pause_after_loss(pause_s, lifetime_s=time.monotonic() - connected_at)
             await asyncio.sleep(pause_s)
 
     async def _connect(self) -> None:
+        """Open a connection and wait until the broker accepts it; raises Retryable otherwise."""
         self._lost.clear()
         self._why_lost = ""
-        self._opened = connection = await open_connection(self.endpoint, self._take_any, self._take_any_raw, self._on_lost)
+        connection = await open_connection(self.endpoint, self._handle_packet, self._handle_undecodable, self._on_lost)
+        self._open_connection = connection
         connection.send(self._options.packet(clean_start=self._clean_start))
         waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
         try:
@@ -142,7 +148,7 @@ class Reconnector:
             for wait in waits:
                 wait.cancel()
         if not self.connected.is_set():
-            if not self._lost.is_set():  # before `abort`, after which it is a closed connection
+            if not self._lost.is_set():  # set the reason before `abort`, which would set "connection closed"
                 self._why_lost = self._why_lost or f"no CONNACK within {_CONNACK_WAIT_S:g} s"
             connection.abort()
             await self._lost.wait()
@@ -150,7 +156,7 @@ class Reconnector:
 
     async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(_KEEPALIVE_LOOK_S)
+            await asyncio.sleep(_KEEPALIVE_CHECK_S)
             if self.connection is not None:
                 self.connection.keepalive(self._options.keepalive_s)
 
@@ -158,49 +164,55 @@ class Reconnector:
         self.problem = str(state.outcome.exception() if state.outcome else None)
         log.warning("mqtt not connected", client=self._options.client_id, attempt=state.attempt_number, reason=self.problem)
 
-    def _take_any(self, packet: mqtt5.Packet) -> None:
+    def _handle_packet(self, packet: mqtt5.Packet) -> None:
         match packet:
             case mqtt5.ConnAckPacket():
-                self._on_answer(packet)
+                self._on_connack(packet)
             case mqtt5.DisconnectPacket(reason_code=reason):
                 self._why_lost = reason.name.lower()
             case _:
-                self._take(packet)
+                self._on_packet(packet)
 
-    def _take_any_raw(self, packet: bytes, why: str) -> None:
+    def _handle_undecodable(self, packet: bytes, reason: str) -> None:
         match packet[0] >> 4:
             case _raw.CONNACK:
-                self._why_lost = f"its answer cannot be read: {why}"
-                if self._opened is not None:
-                    self._opened.abort()
+                self._why_lost = f"its answer cannot be read: {reason}"
+                if self._open_connection is not None:
+                    self._open_connection.abort()
             case _raw.DISCONNECT:
                 self._why_lost = f"reason {_raw.reason_of_disconnect(packet):#x}"
             case _:
-                self._take_raw(packet, why)
+                self._on_undecodable(packet, reason)
 
-    def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
-        if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker closes the connection
-            self._why_lost = answer.reason_code.name.lower()
+    def _on_connack(self, connack: mqtt5.ConnAckPacket) -> None:
+        """Note whether the broker has accepted the connection, and report an accepted connection to `on_up`."""
+        if connack.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker closes the connection
+            self._why_lost = connack.reason_code.name.lower()
             return
         self._clean_start = False
         self.number += 1
-        self.connection, self.largest = self._opened, answer.max_packet_size or MAX_PACKET_BYTES
+        self.connection = self._open_connection
+        self.max_packet_bytes = connack.max_packet_size or MAX_PACKET_BYTES
         self.connected.set()
-        log.info("mqtt connected", client=self._options.client_id, session_present=answer.session_present)
-        self._up(answer.session_present)
+        log.info("mqtt connected", client=self._options.client_id, session_present=connack.session_present)
+        self._on_up(connack.session_present)
         if self._paused and self.connection is not None:
             self.connection.pause()
 
     def _on_lost(self, reason: str) -> None:
+        """Note the loss of the open connection, whether or not the broker had accepted it."""
         self._why_lost = self._why_lost or reason
         if self.connected.is_set():
             log.info("mqtt disconnected", client=self._options.client_id, reason=self._why_lost)
-        self.connection = self._opened = None
+        self.connection = self._open_connection = None
         self.connected.clear()
         self._lost.set()
-        self._down()
+        self._on_down()
 
 
-def pause_after_loss(before_s: float, lived_s: float) -> float:
-    """Return the seconds before the next connection; `lived_s`: lifetime of the lost one, `before_s`: the previous pause."""
-    return _LEAST_PAUSE_S if lived_s > SHORT_LIVED_S else min(2 * before_s, _LONGEST_PAUSE_S)
+def pause_after_loss(last_pause_s: float, lifetime_s: float) -> float:
+    """Return the seconds to wait before reconnecting, after a connection that lasted `lifetime_s`.
+
+    The pause doubles with each short-lived connection. `last_pause_s` is the pause before the lost connection.
+    """
+    return _MIN_PAUSE_S if lifetime_s > SHORT_LIVED_S else min(2 * last_pause_s, _MAX_PAUSE_S)

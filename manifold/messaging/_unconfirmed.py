@@ -8,7 +8,7 @@ MAX_MID = 65535
 
 
 class Unconfirmed:
-    """Packet ids in use, each with the future of its PUBACK's reason code."""
+    """The packet ids of unconfirmed publishes, each with a future for the reason code of its PUBACK."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -19,7 +19,7 @@ class Unconfirmed:
         """Return a free packet id.
 
         Raises:
-            Retryable: all of them are in use.
+            Retryable: all packet ids are in use.
         """
         if len(self._answers) >= MAX_MID:
             raise Retryable(f"{self._client_id} has {MAX_MID} publishes under way; publish again when some are confirmed")

@@ -11,38 +11,41 @@ USER = "manifold"  # administrator of the embedded RabbitMQ; no service uses it
 
 
 def shown_url(settings: Settings) -> str:
-    """Return the URL of RabbitMQ for display: that of the embedded one contains no credentials."""
+    """Return the URL of RabbitMQ for display. The URL of the embedded RabbitMQ contains no credentials."""
     scheme = "amqps" if settings.tls else "amqp"
     return settings.signals_amqp_url.get_secret_value() or f"{scheme}://{settings.loopback}:{settings.amqp_port}"
 
 
 def connection_url(settings: Settings, *, as_user: str = USER) -> str:
-    """Return the URL of RabbitMQ with credentials; `as_user` is one of `manifold.contracts.signals.rights`.
+    """Return the URL of RabbitMQ with credentials.
 
-    A URL from the settings contains its own user; the operator may have a separate one.
+    For the embedded RabbitMQ, `as_user` is `USER` or one of `manifold.contracts.signals.rights`. A URL from the settings contains
+    its own user; only the operator may have a URL of its own there.
 
     Raises:
         Permanent: the password file of the embedded RabbitMQ cannot be read.
     """
-    own = settings.signals_operator_url.get_secret_value() if as_user == OPERATOR else ""
-    if url := own or settings.signals_amqp_url.get_secret_value():
+    operator_url = settings.signals_operator_url.get_secret_value() if as_user == OPERATOR else ""
+    if url := operator_url or settings.signals_amqp_url.get_secret_value():
         return url
     password = secret_files.read(settings.home, password_file(as_user))
     address = f"{as_user}:{password}@{settings.loopback}:{settings.amqp_port}/"
-    return f"amqps://{address}?{urlencode(settings.local_client('cafile', ''))}" if settings.tls else f"amqp://{address}"
+    if not settings.tls:
+        return f"amqp://{address}"
+    return f"amqps://{address}?{urlencode(settings.local_client('cafile', ''))}"
 
 
 def password_file(user: str) -> str:
-    """Return the name of the secret with a user's password at the embedded RabbitMQ."""
+    """Return the name of the secret file with this user's password at the embedded RabbitMQ."""
     return secret_files.AMQP_PASSWORD if user == USER else secret_files.OF_AMQP.format(user)
 
 
 def hmac_secrets(settings: Settings) -> tuple[str, ...]:
-    """Return the accepted signing secrets, the current one first; empty: signatures are not required.
+    """Return the accepted signing secrets, the current one first. If there are none, signatures are not required.
 
     Raises:
         Permanent: the secret's file cannot be read.
     """
     current = settings.signals_hmac_secret.get_secret_value() or secret_files.read(settings.home, secret_files.HMAC)
-    former = accepted_of(settings.signals_hmac_accepted.get_secret_value())
-    return tuple(dict.fromkeys([current, *former] if current else former))
+    previous = accepted_of(settings.signals_hmac_accepted.get_secret_value())
+    return tuple(dict.fromkeys([current, *previous] if current else previous))

@@ -1,7 +1,8 @@
 """An asyncio MQTT 5 client for services that reconnects automatically.
 
-Guarantees: a message is only acknowledged by the service, and only on the connection that delivered it. A publish reported as
-lost with its connection is dropped, never resent implicitly. Subscriptions are restored whenever the broker lost the session.
+Guarantees: a message is only acknowledged when the service calls `ack`, and only on the connection that delivered the message. A
+publish whose future reports a lost connection is dropped and never resent implicitly. Subscriptions are restored whenever the
+broker has lost the session.
 """
 
 import asyncio
@@ -29,12 +30,19 @@ log = structlog.get_logger(__name__)
 class Mqtt:
     """A self-healing client: `async with Mqtt(url, client_id) as mqtt`. Entering does not wait for the broker.
 
-    With `clean_start` the first connection discards an older session; later ones resume it within `session_expiry_s`. The caller
-    limits the number of concurrent publishes. `on_message` is called on the event loop, in the broker's order. Retained messages
-    are not requested: they are old news. `on_unreadable` receives undecodable messages; by default it acknowledges them, because
-    an unacknowledged one would occupy a slot of the receive maximum forever. `on_resumed` is called if the broker kept the
-    session, before it redelivers unacknowledged messages; `on_session_began` with the connection number if it has none. The files
-    of `tls` are read again for each `mqtts://` connection.
+    With `clean_start` the first connection discards an older session; later connections resume the session within
+    `session_expiry_s`. The caller limits the number of concurrent publishes. The files of `tls` are read again for each
+    `mqtts://`
+    connection.
+
+    `on_message` is called on the event loop, in the broker's order. Retained messages are not requested, because they may be
+    outdated. `on_unreadable` receives undecodable messages; by default it acknowledges them, because an unacknowledged message
+    would
+    occupy a slot of the receive maximum forever. `on_resumed` is called when the client has reconnected and the broker has kept
+    the
+    session, before the broker redelivers unacknowledged messages. `on_session_began` is called with the connection number when
+    the
+    broker has no session.
     """
 
     def __init__(
@@ -58,14 +66,19 @@ class Mqtt:
         self._unconfirmed = Unconfirmed(client_id)
         options = ConnectOptions(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
         self._reconnector = Reconnector(
-            Endpoint.of(url, tls), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._unconfirmed.lose
+            Endpoint.of(url, tls),
+            options,
+            on_packet=self._on_packet,
+            on_undecodable=self._on_undecodable,
+            on_up=self._on_up,
+            on_down=self._unconfirmed.lose,
         )
         self.connected = self._reconnector.connected
         self._subscriptions = Subscriptions(client_id)
 
     @property
     def problem(self) -> str:
-        """Error of the last connection attempt; empty if none failed."""
+        """Error of the last failed connection attempt; empty if no attempt has failed."""
         return self._reconnector.problem
 
     @property
@@ -75,8 +88,8 @@ class Mqtt:
 
     @property
     def largest_packet(self) -> int:
-        """The broker's maximum packet size in bytes, of the last connection."""
-        return self._reconnector.largest
+        """The maximum packet size in bytes that the broker accepted on the last connection."""
+        return self._reconnector.max_packet_bytes
 
     async def __aenter__(self) -> Self:
         self._reconnector.start()
@@ -96,15 +109,18 @@ class Mqtt:
     def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
         """Subscribe now and after every loss of the session. Await the future for the broker's confirmation.
 
-        It raises Permanent if the broker refuses a filter. The client still reconnects and retries: a starting broker may deny
-        what it allows a second later, and caches the denial for the connection's lifetime.
+        The future raises Permanent if the broker refuses a filter. The client then reconnects and retries: a starting broker may
+        deny a subscription that it allows a second later, and caches the denial for the connection's lifetime.
         """
-        answer = self._subscriptions.add(filters, qos)
+        future = self._subscriptions.add(filters, qos)
         self._send_subscriptions()
-        return answer
+        return future
 
     def ack(self, message: Message) -> bool:
-        """Send the PUBACK of `message`; False if its connection is gone: the broker will redeliver it."""
+        """Send the PUBACK of `message`.
+
+        Returns False if its connection is lost, so that the broker will redeliver the message.
+        """
         if message.qos == 0:
             return True
         connection = self._reconnector.connection
@@ -133,26 +149,26 @@ class Mqtt:
         retain: bool = False,
         recipient_max_packet_bytes: int = 0,
     ) -> "asyncio.Future[int]":
-        """Queue a PUBLISH ahead of everything sent later, including acknowledgements.
+        """Queue a PUBLISH; everything sent afterwards, including acknowledgements, follows it.
 
-        `recipient_max_packet_bytes` is the vehicle's Maximum Packet Size; 0: unknown. A broker discards larger packets silently;
-        it forwards others unchanged, except that a subscription identifier adds up to 5 bytes.
+        `recipient_max_packet_bytes` is the Maximum Packet Size of the receiving vehicle; 0: unknown. A broker silently drops a
+        packet that exceeds it. Any other packet is forwarded unchanged, except that a subscription identifier adds up to 5 bytes.
 
         Returns a future with the PUBACK's reason code (0, 16, …); for QoS 0 it is completed with 0.
 
         Raises:
-            Retryable: not connected, or no packet id is free; from the future: the connection was lost before the PUBACK, and the
-                broker may have received the message.
-            Permanent: from the future: the packet exceeds the limit of the broker or the vehicle; nothing was sent.
+            Retryable: the client is not connected, or no packet id is free. From the future: the connection was lost before the
+                PUBACK, and the broker may have received the message.
+            Permanent: from the future only: the packet exceeds the limit of the broker or the vehicle, and nothing was sent.
         """
         connection = self._reconnector.connection
         if connection is None:
             raise Retryable(f"{self.client_id} is not connected to {self._reconnector.endpoint}; publish again when it is")
         mid = self._unconfirmed.next_mid() if qos else None
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        written = b""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        packet = b""
         if len(payload) <= _LONGEST_PAYLOAD:
-            written = mqtt5.PublishPacket(
+            packet = mqtt5.PublishPacket(
                 topic,
                 payload,
                 qos=QOS[qos],
@@ -163,19 +179,19 @@ class Mqtt:
                 correlation_data=correlation_data,
                 user_properties=list(user_properties),
             ).write()
-        if not written or len(written) > self._reconnector.largest:  # the broker would close the connection
-            answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
-            return answer
-        if 0 < recipient_max_packet_bytes < len(written):
-            taken = f"the {recipient_max_packet_bytes} that the vehicle takes (its Maximum Packet Size)"
-            answer.set_exception(Permanent(f"a packet of {len(written)} bytes is over {taken}; raise its limit, or send less"))
-            return answer
-        connection.send(written)
+        if not packet or len(packet) > self._reconnector.max_packet_bytes:  # the broker would close the connection
+            future.set_exception(Permanent(self._too_large(len(packet) or len(payload))))
+            return future
+        if 0 < recipient_max_packet_bytes < len(packet):
+            limit = f"the {recipient_max_packet_bytes} that the vehicle takes (its Maximum Packet Size)"
+            future.set_exception(Permanent(f"a packet of {len(packet)} bytes is over {limit}; raise its limit, or send less"))
+            return future
+        connection.send(packet)
         if mid is None:
-            answer.set_result(0)
+            future.set_result(0)
         else:
-            self._unconfirmed.add(mid, answer)
-        return answer
+            self._unconfirmed.add(mid, future)
+        return future
 
     def flush(self) -> None:
         """Write the queued packets now instead of at the end of this event loop turn."""
@@ -183,9 +199,9 @@ class Mqtt:
             self._reconnector.connection.flush()
 
     def _too_large(self, size: int) -> str:
-        endpoint, largest = self._reconnector.endpoint, self._reconnector.largest
-        taken = f"the {largest} that the broker at {endpoint} takes"
-        return f"a packet of {size} bytes is over {taken}; raise its limit, or send less"
+        endpoint, max_packet_bytes = self._reconnector.endpoint, self._reconnector.max_packet_bytes
+        limit = f"the {max_packet_bytes} that the broker at {endpoint} takes"
+        return f"a packet of {size} bytes is over {limit}; raise its limit, or send less"
 
     def _send_subscriptions(self) -> None:
         connection = self._reconnector.connection
@@ -202,32 +218,32 @@ class Mqtt:
             self.on_session_began(self._reconnector.number)
         self._send_subscriptions()
 
-    def _take(self, packet: mqtt5.Packet) -> None:
+    def _on_packet(self, packet: mqtt5.Packet) -> None:
         match packet:
             case mqtt5.PublishPacket():
                 self._on_publish(packet)
             case mqtt5.PubAckPacket():
                 self._unconfirmed.confirm(packet.packet_id, int(packet.reason_code))
             case mqtt5.SubAckPacket():
-                self._on_subscribed(packet.packet_id, [int(reason) for reason in packet.reason_codes])
+                self._on_suback(packet.packet_id, [int(reason) for reason in packet.reason_codes])
 
-    def _take_raw(self, packet: bytes, why: str) -> None:
+    def _on_undecodable(self, packet: bytes, reason: str) -> None:
         match packet[0] >> 4:
             case _raw.PUBLISH:
-                self.on_unreadable(_message.unread(packet, why, self._reconnector.number))
+                self.on_unreadable(_message.undecodable_message(packet, reason, self._reconnector.number))
             case _raw.PUBACK:
                 self._unconfirmed.confirm(*_raw.reason_of_puback(packet))
             case _raw.SUBACK:
-                self._on_subscribed(*_raw.reasons_of_suback(packet))
+                self._on_suback(*_raw.reasons_of_suback(packet))
 
     def _on_publish(self, packet: mqtt5.PublishPacket) -> None:
-        message = _message.read(packet, self._reconnector.number)
+        message = _message.decoded_message(packet, self._reconnector.number)
         try:
             self.on_message(message)
-        except Exception:  # a handler's error must not affect later packets; the message stays unacknowledged
+        except Exception:  # an error of the handler must not affect later packets; this message stays unacknowledged
             log.exception("mqtt message handler failed", client=self.client_id, mid=message.mid)
 
-    def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
+    def _on_suback(self, mid: int, reasons: Sequence[int]) -> None:
         pause_s = self._subscriptions.handle_suback(mid, reasons)
         if pause_s is not None:
             asyncio.get_running_loop().call_later(pause_s, self._reconnect, self._reconnector.number)

@@ -19,17 +19,18 @@ RECEIPT_WAIT_S = 30.0
 class Publisher:
     """An MQTT client like that of any platform: `async with Publisher(settings) as publisher`.
 
-    `user` is its user name; the default is that of the console. Orders to campaigns need
-    `settings.mqtt_username_campaigns`, or that of the API.
-    A second client with the same `client_id` disconnects the first; what both publish keeps one order through the recorder.
+    `user` is the MQTT user name; the default is that of the console. Publishing orders to campaigns needs
+    `settings.mqtt_username_campaigns`, or the user name of the API. A second client with the same `client_id` disconnects the
+    first,
+    so that the recorder receives the messages of the two clients in the order of publishing.
     """
 
     def __init__(self, settings: Settings, user: str = "", client_id: str = "") -> None:
         name = user or settings.mqtt_username_publisher
-        self._receipts = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
+        self._receipt_topic = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
         password = settings.mqtt_password.get_secret_value() or None
-        own = client_id or f"{name}-{uuid.uuid4().hex[:8]}"
-        self._mqtt = Mqtt(settings.mqtt, own, username=name, password=password, tls=settings.tls_files(name))
+        mqtt_client_id = client_id or f"{name}-{uuid.uuid4().hex[:8]}"
+        self._mqtt = Mqtt(settings.mqtt, mqtt_client_id, username=name, password=password, tls=settings.tls_files(name))
         self._mqtt.on_message = self._on_receipt
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
 
@@ -38,7 +39,7 @@ class Publisher:
         try:
             async with asyncio.timeout(10):
                 await self._mqtt.wait_connected()
-                await self._mqtt.subscribe(self._receipts)
+                await self._mqtt.subscribe(self._receipt_topic)
         except TimeoutError as exc:
             await self._mqtt.__aexit__()
             raise Retryable("the broker does not answer; is the platform up? See `manifold status`") from exc
@@ -49,7 +50,7 @@ class Publisher:
 
     @property
     def largest_packet(self) -> int:
-        """The largest packet that the broker takes, in bytes, as it said when the client connected."""
+        """The maximum packet size in bytes that the broker announced when the client connected."""
         return self._mqtt.largest_packet
 
     async def data(self, data_id: str, payload: bytes) -> Receipt:
@@ -62,11 +63,11 @@ class Publisher:
         return await self.publish(topics.TRIGGER, json.dumps(fields).encode())
 
     async def write(self, client_id: str, key: str, payload: bytes) -> Receipt:
-        """Publish the newest message of a key for a client's compacted queue."""
+        """Publish a message that becomes the newest one of its key in a client's compacted queue."""
         return await self.publish(topics.ecq_write_topic(client_id, key), payload)
 
     async def rewind(self, client_id: str, word: str) -> Receipt:
-        """Publish the rewind of a compacted queue; `word` is parsed by `manifold.contracts.ecq.rewind_target`."""
+        """Publish a request to rewind a compacted queue; `manifold.contracts.ecq.rewind_target` says what `word` may be."""
         return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
 
     async def order(self, order: campaigns.Command) -> Receipt:
@@ -74,7 +75,7 @@ class Publisher:
         return await self.publish(topics.CAMPAIGN, campaigns.encode(order))
 
     async def orders(self, orders: Iterable[campaigns.Command]) -> list[Receipt]:
-        """Publish orders to campaigns one after the other, up to the first that is refused."""
+        """Publish orders to campaigns one after the other until one is refused; returns the receipts, including the refusal."""
         receipts: list[Receipt] = []
         for order in orders:
             receipts.append(await self.order(order))
@@ -83,18 +84,18 @@ class Publisher:
         return receipts
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
-        """Publish a message, and wait for the recorder's receipt: durable or refused.
+        """Publish a message and return the recorder's receipt, which says whether the message was recorded or refused.
 
         Raises:
             Retryable: the connection was lost, or no receipt arrived; sending the message again is safe.
         """
         correlation = uuid.uuid4().bytes
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation] = answer
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation] = receipt
         try:
-            await self._mqtt.publish(topic, payload, correlation_data=correlation, response_topic=self._receipts)
+            await self._mqtt.publish(topic, payload, correlation_data=correlation, response_topic=self._receipt_topic)
             async with asyncio.timeout(RECEIPT_WAIT_S):
-                return await answer
+                return await receipt
         except TimeoutError as exc:
             raise Retryable(f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Resending is safe") from exc
         finally:
@@ -102,7 +103,8 @@ class Publisher:
 
     def _on_receipt(self, message: Message) -> None:
         self._mqtt.ack(message)
-        answer = self._waiting.get(message.correlation_data or b"")
-        if answer is not None and not answer.done():
+        future = self._waiting.get(message.correlation_data or b"")
+        if future is not None and not future.done():
             fields = json.loads(message.payload)
-            answer.set_result(Receipt(fields["seq"], ReceiptStatus(fields["status"]), fields["duplicate_of"], fields["reason"]))
+            status = ReceiptStatus(fields["status"])
+            future.set_result(Receipt(fields["seq"], status, fields["duplicate_of"], fields["reason"]))

@@ -28,20 +28,21 @@ FIRST, MIDDLE, LAST = range(3)  # a single Redis keeps the order of a batch; a c
 
 @dataclass(slots=True)
 class _Plan:
-    """The commands of a batch. A place is an index into `commands`."""
+    """The commands of a batch. The other fields refer to a command by its index in `commands`."""
 
     commands: list[Args] = field(default_factory=list)
-    reads: list[Read | None] = field(default_factory=list)  # None for a note, which has no result
-    stages: dict[int, int] = field(default_factory=dict)  # of commands outside the middle stage
-    despite_oom: list[int] = field(default_factory=list)
-    notes: dict[int, int] = field(default_factory=dict)  # place of a note → place of its verb, which reports the note's error
-    record_first: list[tuple[int, str, int, Recorded]] = field(default_factory=list)  # place, queue, now_ms; only in a cluster
+    reads: list[Read | None] = field(default_factory=list)  # parses the reply of each command; None for a note, without result
+    stages: dict[int, int] = field(default_factory=dict)  # index → stage, except for commands of the middle stage
+    despite_oom: list[int] = field(default_factory=list)  # indices of commands that run even if Redis is out of memory
+    notes: dict[int, int] = field(default_factory=dict)  # index of a note → index of its verb, which reports the note's error
+    # Only in a cluster: index and queue of a verb, its now_ms, and a record that must be sent before the verb runs.
+    record_first: list[tuple[int, str, int, Recorded]] = field(default_factory=list)
 
 
 class Batch:
     """Collects verbs and commands. A driver sends them together and returns the replies in the order of the calls.
 
-    A batch is not a transaction; only each verb is atomic.
+    A batch is not a transaction: each verb is atomic, but the batch as a whole is not.
     """
 
     def __init__(self, policy: Policy, *, of_cluster: bool) -> None:
@@ -52,13 +53,13 @@ class Batch:
         return len(self._plan.commands) - len(self._plan.notes)
 
     def add(self, queue: str, verb: Verb, now_ms: int) -> None:
-        """Add a verb of one queue. `Park` is sent between two copies of its note.
+        """Add a verb of one queue. The verb `Park` is sent between two copies of its note.
 
-        In a cluster, the outcome that the verb records goes to the recorder before the verb ends the entry.
+        In a cluster, the outcome that a verb records is sent to the recorder before the verb ends the entry.
         """
         plan = self._plan
         if self._of_cluster:
-            plan.record_first += [(len(plan.commands), queue, now_ms, each) for each in verb.record_first()]
+            plan.record_first += [(len(plan.commands), queue, now_ms, record) for record in verb.record_first()]
         if isinstance(verb, Park):
             self._add_park(queue, verb, now_ms)
         else:
@@ -66,41 +67,42 @@ class Batch:
             plan.reads.append(verb.read)
 
     def call(self, command: Args, read: Read | None, *, stage: int = MIDDLE, run_despite_oom: bool = False) -> None:
-        """Add any other command. `read` parses its raw reply; a command without `read` has no result.
+        """Add a command that is not a verb. `read` parses its raw reply; with None, the command has no result.
 
-        In a cluster, the commands of one stage run side by side, and the stages one after the other. `run_despite_oom` is for a
-        small command whose only key follows its name: it runs even if Redis is out of memory.
+        In a cluster, the commands of one stage run concurrently, and the stages one after the other. With `run_despite_oom`, the
+        command runs even if Redis is out of memory; it must be small, and its only key must follow its name.
         """
-        plan, place = self._plan, len(self._plan.commands)
+        plan, index = self._plan, len(self._plan.commands)
         if stage != MIDDLE:
-            plan.stages[place] = stage
+            plan.stages[index] = stage
         if run_despite_oom:
-            plan.despite_oom.append(place)
+            plan.despite_oom.append(index)
         plan.commands.append(command)
         plan.reads.append(read)
 
     def watch(self, shard: int, deadlines: Mapping[str, int]) -> None:
-        """Add owners of one shard to the deadline index, each with the Unix ms of its next check."""
+        """Add owners of one shard to the deadline index. `deadlines` gives the Unix ms of each owner's next check."""
         self.call(_commands.watch(shard, deadlines), int, run_despite_oom=True)
 
     def wake(self, queues: Iterable[str], trigger: TriggerName | None = None) -> None:
         """Notify the dispatchers that these queues have something to claim; one command per thousand queues of a shard.
 
-        A single trigger's names are sent with the wake-up, so that no dispatcher has to read them. The commands run even if Redis
-        is out of memory, because delivering frees memory.
+        If the wake-up is about a single trigger, its names are sent too, so that no dispatcher has to read them. The commands run
+        even if Redis is out of memory, because delivering frees memory.
         """
         by_shard: dict[int, list[str]] = {}
         for queue in queues:
             by_shard.setdefault(keys.shard_of(queue, self._policy.wake_shards), []).append(queue)
-        for shard, some in by_shard.items():
-            for start in range(0, len(some), QUEUES_PER_WAKE):
-                self.call(_commands.wake(shard, some[start : start + QUEUES_PER_WAKE], trigger), bytes, run_despite_oom=True)
+        for shard, names in by_shard.items():
+            for start in range(0, len(names), QUEUES_PER_WAKE):
+                command = _commands.wake(shard, names[start : start + QUEUES_PER_WAKE], trigger)
+                self.call(command, bytes, run_despite_oom=True)
 
     def exchanges(self, *, tolerant: bool = False) -> Exchange[list[Any]]:
-        """Send everything and empty the batch; returns one reply for each verb and command.
+        """Send everything and empty the batch. Returns the parsed replies of the verbs and commands, in order.
 
         Missing scripts are loaded. With `tolerant`, a corrupt key (of another type, or with an unreadable value) does not raise:
-        its error (`is_corrupt`) replaces that one reply.
+        the reply of its verb or command is then an error for which `is_corrupt` is true.
 
         Raises:
             redis.RedisError: Redis rejected a command.
@@ -109,56 +111,45 @@ class Batch:
         if plan.record_first:
             yield from self._record_before_ending(plan, tolerant=tolerant)
         raw = yield from _in_stages(plan) if self._of_cluster else sent(plan.commands)
-        denied = [place for place in plan.despite_oom if isinstance(raw[place], OutOfMemoryError)]
+        denied = [index for index in plan.despite_oom if isinstance(raw[index], OutOfMemoryError)]
         if denied:
-            _put(raw, denied, (yield from sent([_commands.run_despite_oom(plan.commands[place]) for place in denied])))
-        for note, place in plan.notes.items():
-            if isinstance(raw[note], RedisError):
-                raw[place] = raw[note]
-        replies = []
-        for read, reply in zip(plan.reads, raw, strict=True):
-            if read is None:
-                continue
-            if isinstance(reply, RedisError):
-                if not (tolerant and is_corrupt(reply)):
-                    raise reply
-                replies.append(reply)
-                continue
-            try:
-                replies.append(read(reply))
-            except ValueError as exc:
-                if not tolerant:
-                    raise
-                replies.append(unreadable(exc))
-        return replies
+            wrapped = [_commands.run_despite_oom(plan.commands[index]) for index in denied]
+            _replace(raw, denied, (yield from sent(wrapped)))
+        for note_index, verb_index in plan.notes.items():
+            if isinstance(raw[note_index], RedisError):  # the verb reports the error of its note
+                raw[verb_index] = raw[note_index]
+        return _parse(plan.reads, raw, tolerant=tolerant)
 
     def _add_park(self, queue: str, verb: Park, now_ms: int) -> None:
+        """Add the verb between two copies of the commands that write its note."""
         notes = verb.notes(self._policy, queue, now_ms)
-        place = len(self._plan.commands) + len(notes)
-        self._note(notes, place, FIRST)
+        verb_index = len(self._plan.commands) + len(notes)  # the first copy precedes the verb
+        self._add_notes(notes, verb_index, FIRST)
         self.call(verb.command(self._policy, queue, now_ms), verb.read)
-        self._note(notes, place, LAST)
+        self._add_notes(notes, verb_index, LAST)
 
-    def _note(self, notes: Sequence[Args], place: int, stage: int) -> None:
+    def _add_notes(self, notes: Sequence[Args], verb_index: int, stage: int) -> None:
         for note in notes:
-            self._plan.notes[len(self._plan.commands)] = place
+            self._plan.notes[len(self._plan.commands)] = verb_index
             self.call(note, None, stage=stage, run_despite_oom=True)
 
     def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Exchange[None]:
-        """Send outcomes to the recorder before their verbs run: in a cluster, no script reaches both entry and outcomes stream.
+        """Send outcomes to the recorder before their verbs run.
 
-        A crash in between repeats an outcome and loses none.
+        This is necessary in a cluster, where no script can reach both the entry and the outcomes stream. A crash between outcome
+        and verb repeats an outcome and loses none.
         """
-        reads, records = (Batch(self._policy, of_cluster=True) for _ in range(2))
+        questions = Batch(self._policy, of_cluster=True)
         for _, queue, now_ms, recorded in plan.record_first:
-            reads.add(queue, recorded.question, now_ms)
-        found = yield from reads.exchanges(tolerant=tolerant)
-        for (place, queue, now_ms, recorded), known in zip(plan.record_first, found, strict=True):
-            if isinstance(known, RedisError):  # the question replaces the verb, so that it reports the same error
-                plan.commands[place] = recorded.question.command(self._policy, queue, now_ms)
+            questions.add(queue, recorded.question, now_ms)
+        replies = yield from questions.exchanges(tolerant=tolerant)
+        records = Batch(self._policy, of_cluster=True)
+        for (index, queue, now_ms, recorded), reply in zip(plan.record_first, replies, strict=True):
+            if isinstance(reply, RedisError):  # send the question in place of the verb, so that it reports the same error
+                plan.commands[index] = recorded.question.command(self._policy, queue, now_ms)
                 continue
-            record, verb = recorded.complete(known)
-            plan.commands[place] = verb.command(self._policy, queue, now_ms)
+            record, verb = recorded.complete(reply)
+            plan.commands[index] = verb.command(self._policy, queue, now_ms)
             if record is not None:
                 records.call(_commands.record_outcome(record), bytes, run_despite_oom=True)
         try:
@@ -168,28 +159,49 @@ class Batch:
 
 
 def _in_stages(plan: _Plan) -> Exchange[list[Any]]:
+    """Send the commands stage by stage, and return the raw replies in the order of the commands."""
     raw: list[Any] = [None] * len(plan.commands)
     for stage in (FIRST, MIDDLE, LAST):
-        places = [place for place in range(len(raw)) if plan.stages.get(place, MIDDLE) == stage]
-        _put(raw, places, (yield from sent([plan.commands[place] for place in places])))
+        indices = [index for index in range(len(raw)) if plan.stages.get(index, MIDDLE) == stage]
+        _replace(raw, indices, (yield from sent([plan.commands[index] for index in indices])))
     return raw
 
 
 def sent(commands: list[Args]) -> Exchange[list[Any]]:
     """Send commands and return the raw replies. If Redis, or a node of a cluster, lacks a script, all scripts are loaded.
 
-    Only the rejected commands are sent again, so each command takes effect once.
+    Only the commands whose script was missing are sent again, so each command takes effect once.
     """
     if not commands:
         return []
     raw = yield commands
-    unknown = [place for place, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
-    if unknown:
+    without_script = [index for index, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
+    if without_script:
         yield LOAD_COMMANDS
-        _put(raw, unknown, (yield [commands[place] for place in unknown]))
+        _replace(raw, without_script, (yield [commands[index] for index in without_script]))
     return raw
 
 
-def _put(raw: list[Any], places: Sequence[int], replies: Sequence[Any]) -> None:
-    for place, reply in zip(places, replies, strict=True):
-        raw[place] = reply
+def _replace(raw: list[Any], indices: Sequence[int], replies: Sequence[Any]) -> None:
+    for index, reply in zip(indices, replies, strict=True):
+        raw[index] = reply
+
+
+def _parse(reads: Sequence[Read | None], raw: Sequence[Any], *, tolerant: bool) -> list[Any]:
+    """Parse the raw reply of each command that has a result; raises the error of a command as `Batch.exchanges` says."""
+    replies = []
+    for read, reply in zip(reads, raw, strict=True):
+        if read is None:
+            continue
+        if isinstance(reply, RedisError):
+            if not (tolerant and is_corrupt(reply)):
+                raise reply
+            replies.append(reply)
+            continue
+        try:
+            replies.append(read(reply))
+        except ValueError as exc:
+            if not tolerant:
+                raise
+            replies.append(unreadable(exc))
+    return replies

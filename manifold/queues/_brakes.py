@@ -12,10 +12,10 @@ DROP_BATCH_SIZE = 10_000
 
 
 class KnownBrakes(NamedTuple):
-    """The brakes of all campaigns, with their version, b"" if they are not loaded, and the time of Redis (Unix ms)."""
+    """The brakes of all campaigns as Redis has them."""
 
-    version: bytes
-    now_ms: int
+    version: bytes  # changes with every change of a brake; b"" if the brakes are not loaded
+    now_ms: int  # the time of Redis, in Unix ms
     brakes: Mapping[str, Brake]
 
 
@@ -27,30 +27,36 @@ class BrakedQueues(Streams):
     """
 
     async def brake(self, brakings: Iterable[Braking]) -> int:
-        """Put brakes on, each unless a newer order is known; return how many changed."""
-        return int(await self._one(_commands.brake((each.campaign, each.brake, None) for each in brakings)))
+        """Set these brakes, except those for which Redis has a newer order; return how many have changed."""
+        changes = ((braking.campaign, braking.brake, None) for braking in brakings)
+        return int(await self._run_one(_commands.brake(changes)))
 
     async def load_brakes(self, brakings: Iterable[Braking]) -> None:
-        """Put all brakes on that there are; they count as loaded from now on."""
-        await self._one(_commands.brake(((each.campaign, each.brake, None) for each in brakings), are_all=True))
+        """Set these brakes, which are all that exist, and mark the brakes of this Redis as loaded."""
+        changes = ((braking.campaign, braking.brake, None) for braking in brakings)
+        await self._run_one(_commands.brake(changes, are_all=True))
 
-    async def turn_brake(self, campaign: str, before: Brake, after: Brake) -> bool:
-        """Replace a brake that is still `before`; returns whether it was."""
-        return bool(await self._one(_commands.brake([(campaign, after, before)])))
+    async def turn_brake(self, campaign: str, old: Brake, new: Brake) -> bool:
+        """Replace the brake of a campaign by `new` if it is still `old`; returns whether it was."""
+        return bool(await self._run_one(_commands.brake([(campaign, new, old)])))
 
     async def forget_brakes(self, before_seq: int) -> int:
-        """Forget the brakes whose last order has a seq before `before_seq`; return how many."""
-        old = ((campaign, None, known) for campaign, known in (await self.brakes()).brakes.items() if known.seq < before_seq)
-        return int(await self._one(_commands.brake(old)))
+        """Forget the brakes whose last order has a seq less than `before_seq`; return their number."""
+        known = await self.brakes()
+        forgotten = ((campaign, None, brake) for campaign, brake in known.brakes.items() if brake.seq < before_seq)
+        return int(await self._run_one(_commands.brake(forgotten)))
 
     async def brakes_since(self) -> bytes:
-        """When all brakes were first loaded into this Redis: another value after it was emptied; b"" if they never were."""
-        version: bytes | None = await self._one(("GET", keys.BRAKES_VERSION))
+        """The time at which all brakes were first loaded into this Redis; b"" if they never were.
+
+        The value differs after Redis was emptied and the brakes were loaded again.
+        """
+        version: bytes | None = await self._run_one(("GET", keys.BRAKES_VERSION))
         return (version or b"").partition(b".")[0]
 
     async def brakes(self) -> KnownBrakes:
         """Read all brakes."""
-        version, now_ms, raw = await self._one(_commands.read_brakes())
+        version, now_ms, raw = await self._run_one(_commands.read_brakes())
         fields = zip(raw[::2], raw[1::2], strict=True)
         return KnownBrakes(version, now_ms, {campaign.decode(): Brake.from_wire(value) for campaign, value in fields})
 
@@ -62,22 +68,22 @@ class BrakedQueues(Streams):
         return await batch.run()
 
     async def closed_windows(self, now_ms: int) -> list[int]:
-        """The seqs of triggers whose vehicles' time window has ended by `now_ms`, and that may have entries."""
-        return _seqs(await self._one(("ZRANGEBYSCORE", keys.WINDOWS, "-inf", now_ms)))
+        """The seqs of the triggers that may have entries and whose time window for the vehicles ended at or before `now_ms`."""
+        return _seqs(await self._run_one(("ZRANGEBYSCORE", keys.WINDOWS, "-inf", now_ms)))
 
     async def drop_released(self, campaign: str, seqs: Sequence[int]) -> None:
-        """Note that these triggers of a campaign have no entry left."""
+        """Remove triggers of a campaign from those that `released` returns, because they have no entry left."""
         await self._drop(keys.releases(campaign), seqs)
 
     async def drop_windows(self, seqs: Sequence[int]) -> None:
-        """Note that these triggers, whose window has ended, have no entry left."""
+        """Remove triggers from those that `closed_windows` returns, because they have no entry left."""
         await self._drop(keys.WINDOWS, seqs)
 
     async def _drop(self, key: str, seqs: Sequence[int]) -> None:
         for start in range(0, len(seqs), DROP_BATCH_SIZE):
-            await self._one(("ZREM", key, *seqs[start : start + DROP_BATCH_SIZE]))
+            await self._run_one(("ZREM", key, *seqs[start : start + DROP_BATCH_SIZE]))
 
-    async def _one(self, command: tuple[Any, ...]) -> Any:
+    async def _run_one(self, command: tuple[Any, ...]) -> Any:
         batch = self.batch()
         batch.call(command, lambda reply: reply)
         return (await batch.run())[0]

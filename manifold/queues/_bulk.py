@@ -13,13 +13,13 @@ from manifold.queues.verbs.verb import Verb
 
 @dataclass(slots=True)
 class LoadResult:
-    """Counts of offered entries. Results can be added up."""
+    """The result of offering entries to queues. Results can be added up."""
 
-    owners: int = 0
-    offered: int = 0
-    queued: int = 0
-    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq
-    spoilt: list[str] = field(default_factory=list)  # owners skipped because of a key with a wrong type
+    owners: int = 0  # number of owners to whom entries were offered
+    offered: int = 0  # number of offered entries
+    queued: int = 0  # number of entries that are new in the queues
+    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of each superseded entry
+    spoilt: list[str] = field(default_factory=list)  # owners who were skipped because of a corrupt key
 
     def __add__(self, other: "LoadResult") -> "LoadResult":
         return LoadResult(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))

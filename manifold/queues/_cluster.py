@@ -1,4 +1,7 @@
-"""A Redis Cluster with the interface of a single Redis: every error is a RedisError; a lost node makes it reload the topology."""
+"""A Redis Cluster with the interface of a single Redis.
+
+Every error is a RedisError, and the loss of a node makes the client reload the topology.
+"""
 
 from typing import Any
 
@@ -10,20 +13,20 @@ from redis.exceptions import ClusterDownError, RedisClusterException
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-# While one task reloads the topology, others may find no node to use, or their connection closed.
+# While one task reloads the topology, other tasks may find no usable node, or find that their connection is closed.
 _TOPOLOGY_ERRORS = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeError)
 _NODE_ERRORS = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is down, or its slots have moved
 
 
-_known: dict[type, bool] = {}  # by class of client: issubclass on redis-py's abstract classes takes microseconds
+_is_cluster: dict[type, bool] = {}  # by class of client; a cache, because issubclass on redis-py's abstract classes is slow
 
 
 def is_cluster(redis: object) -> bool:
-    """Whether this client talks to several nodes, between which commands have no order. Called for every exchange."""
-    kind = type(redis)
-    if kind not in _known:
-        _known[kind] = issubclass(kind, (Cluster, BlockingCluster))
-    return _known[kind]
+    """Whether this client talks to the nodes of a cluster, between which commands have no order. Called for every exchange."""
+    client_class = type(redis)
+    if client_class not in _is_cluster:
+        _is_cluster[client_class] = issubclass(client_class, (Cluster, BlockingCluster))
+    return _is_cluster[client_class]
 
 
 class Cluster(RedisCluster):
@@ -32,14 +35,14 @@ class Cluster(RedisCluster):
     @classmethod
     def at(cls, url: str, **options: Any) -> "Cluster":
         """Create a client that reads the topology from the node at `url` on first use."""
-        of_connection: dict[str, Any] = {
+        connection_options: dict[str, Any] = {
             name: options.pop(name) for name in ("connection_class", "redis_connect_func") if name in options
         }
         options["retry"] = Retry(NoBackoff(), 0)
         client = cls.from_url(url, **options)
         assert isinstance(client, cls)
-        # redis-py accepts these two options from its own subclasses only. Every node takes its connection options from here.
-        client.connection_kwargs.update(of_connection)
+        # The constructor of redis-py does not accept these two options, but every node takes its options from this dict.
+        client.connection_kwargs.update(connection_options)
         return client
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +60,7 @@ class Cluster(RedisCluster):
             raise
 
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
-        """A pipeline over all nodes, in order on each node; never a transaction."""
+        """Create a pipeline over all nodes. Each node runs its commands in order; the pipeline is never a transaction."""
         del transaction, shard_hint
         return _Pipeline(self, None)  # type: ignore[abstract]  # redis-py's own is abstract too, by its annotations
 
@@ -69,7 +72,8 @@ class Cluster(RedisCluster):
         """
         try:
             await self.nodes_manager.initialize()
-            self.commands_parser.node = self.nodes_manager.default_node  # the parser asks this node where a command has its keys
+            # The parser asks this node which arguments of a command are keys.
+            self.commands_parser.node = self.nodes_manager.default_node
         except _TOPOLOGY_ERRORS as exc:
             raise RedisConnectionError(repr(exc)) from exc
 

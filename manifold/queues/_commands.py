@@ -18,34 +18,37 @@ _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP, _BRAKE, _R
 
 
 def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]:
-    """Store what the entries of a trigger share, for their retention."""
-    key, until = keys.trigger(seq), "" if trigger.until_ms is None else trigger.until_ms
-    of_release = ("campaign", trigger.request_id, "until", until) if trigger.is_release else ()
-    stored: list[Args] = [
-        ("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id, *of_release),
+    """The commands that store what all entries of a trigger share, for the retention of the entries."""
+    key = keys.trigger(seq)
+    until_ms = "" if trigger.until_ms is None else trigger.until_ms
+    release_fields = ("campaign", trigger.request_id, "until", until_ms) if trigger.is_release else ()
+    commands: list[Args] = [
+        ("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id, *release_fields),
         ("PEXPIRE", key, policy.retention_ms),
     ]
     if trigger.is_release:
         releases = keys.releases(trigger.request_id)
-        stored += [("ZADD", releases, seq, seq), ("PEXPIRE", releases, policy.retention_ms)]
+        commands += [("ZADD", releases, seq, seq), ("PEXPIRE", releases, policy.retention_ms)]
     if trigger.until_ms is not None:
-        stored.append(("ZADD", keys.WINDOWS, trigger.until_ms, seq))
-    return stored
+        commands.append(("ZADD", keys.WINDOWS, trigger.until_ms, seq))
+    return commands
 
 
 def brake(brakes: Iterable[tuple[str, Brake | None, Brake | None]], *, are_all: bool = False) -> Args:
-    """Set brakes: a campaign, its new brake (None: forget it), and the brake to be replaced (None: any with a smaller seq).
+    """Set the brakes of some campaigns. Each item of `brakes` names a campaign, its new brake, and its old brake.
 
-    `are_all`: there are no others, so brakes count as loaded from now on.
+    If the new brake is None, the old one is forgotten. If the old brake is given, it is only replaced while it is the current
+    one; if it is None, any brake with a smaller seq than the new one is replaced. `are_all` says that there are no other brakes,
+    so that the brakes count as loaded from now on.
     """
     args: list[object] = []
-    for campaign, after, before in brakes:
-        args += (campaign, *("" if each is None else each.to_wire() for each in (after, before)))
+    for campaign, new, old in brakes:
+        args += (campaign, "" if new is None else new.to_wire(), "" if old is None else old.to_wire())
     return ("EVALSHA", _BRAKE.sha, 2, keys.BRAKES, keys.BRAKES_VERSION, "1" if are_all else "", *args)
 
 
 def read_brakes() -> Args:
-    """Read the brakes of all campaigns, their version, and the time."""
+    """Read the brakes of all campaigns, their version, and the time of Redis."""
     return ("EVALSHA", _READ_BRAKES.sha, 2, keys.BRAKES, keys.BRAKES_VERSION)
 
 
@@ -60,14 +63,18 @@ def record_outcome(record: OutcomeRecord | EcqAck) -> Args:
 
 
 def wake(shard: int, owners: Sequence[str], trigger: TriggerName | None = None) -> Args:
-    """Notify the dispatchers that these owners of one shard have something to claim, all of it of `trigger` if that is given."""
-    named = () if trigger is None else ("trigger", "{} {} {}".format(*trigger))  # names contain no spaces
-    return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners), *named)
+    """Notify the dispatchers that these owners of one shard have something to claim.
+
+    If `trigger` is given, all of it belongs to this trigger.
+    """
+    trigger_fields = () if trigger is None else ("trigger", "{} {} {}".format(*trigger))  # names contain no spaces
+    return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners), *trigger_fields)
 
 
 def watch(shard: int, deadlines: Mapping[str, int]) -> Args:
     """Add owners of one shard to the deadline index, each with the Unix ms at which its entry in flight may be overdue."""
-    return ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in deadlines.items() for part in (at_ms, owner)))
+    scores_and_members = (part for owner, deadline_ms in deadlines.items() for part in (deadline_ms, owner))
+    return ("ZADD", keys.deadlines(shard), *scores_and_members)
 
 
 def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
@@ -76,16 +83,20 @@ def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
 
 
 def run_despite_oom(command: Args) -> Args:
-    """Wrap a command so that it runs even if Redis is out of memory. Its only key follows its name."""
+    """Wrap a command so that it runs even if Redis is out of memory. The command's only key must follow its name."""
     name, key, *rest = command
     return ("EVALSHA", _RUN_DESPITE_OOM.sha, 1, key, name, *rest)
 
 
-def swap(key: str, before: bytes, after: bytes) -> Args:
-    """Compare and set a string; an empty value means no key. The reply is 1, or 0 if the value was not `before`."""
-    return ("EVALSHA", _SWAP.sha, 1, key, before, after)
+def swap(key: str, old: bytes, new: bytes) -> Args:
+    """Replace the value `old` of a string key by `new`. The reply is 1, or 0 if the value is not `old`.
+
+    An empty value stands for a missing key.
+    """
+    return ("EVALSHA", _SWAP.sha, 1, key, old, new)
 
 
 def save_queue_stats(at_ms: int, fields: Mapping[str, str]) -> Args:
-    """Save the statistics of a scan that began at `at_ms` (Unix ms), unless those of a later scan are saved."""
-    return ("EVALSHA", _SAVE_QUEUE_STATS.sha, 1, keys.QUEUE_STATS, at_ms, *(part for field in fields.items() for part in field))
+    """Save the statistics of a scan that began at `at_ms` (Unix ms), unless Redis has those of a later scan."""
+    names_and_values = (part for field in fields.items() for part in field)
+    return ("EVALSHA", _SAVE_QUEUE_STATS.sha, 1, keys.QUEUE_STATS, at_ms, *names_and_values)

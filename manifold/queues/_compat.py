@@ -1,8 +1,9 @@
 """Private names of redis-py that the queues use. No other file of the package uses one.
 
-redis-py writes through `asyncio.wait_for`, which before Python 3.12 can lose a cancellation (cpython issue 86296), and awaits
-each reply, which is most of a reply's cost. So `_connection.py` writes to the stream and takes buffered replies itself. Remove
-this file once Python 3.12 is the oldest supported version and redis-py's pipeline reads buffered replies without a task each.
+redis-py writes through `asyncio.wait_for`, which before Python 3.12 can lose a cancellation (cpython issue 86296). It also awaits
+each reply, which makes up most of the cost of a reply. So `_connection.py` writes to the stream and takes buffered replies
+itself. Remove this file once Python 3.12 is the oldest supported version and redis-py's pipeline reads buffered replies without
+a task each.
 """
 
 from asyncio import StreamReader, StreamWriter
@@ -28,5 +29,5 @@ def parser(connection: AbstractConnection) -> Any:
 
 
 def buffered_reply(parser: Any) -> Any:
-    """Take the next reply that is already buffered, or `NOT_ENOUGH_DATA`. Redis errors are returned, not raised."""
+    """Remove and return the next buffered reply, or `NOT_ENOUGH_DATA` if none is complete. Redis errors are not raised."""
     return parser._reader.gets()

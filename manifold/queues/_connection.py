@@ -1,4 +1,7 @@
-"""Redis connections that pack commands in C: packing a verb's twenty arguments in Python costs more than everything else."""
+"""Redis connections that pack commands in C.
+
+Packing the twenty arguments of a verb in Python would cost more than everything else that a verb costs.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -57,15 +60,15 @@ class _Sending(AbstractConnection):
             await library.connect_check_health(check_health=False)
         if check_health:
             await library.check_health()
-        whole = command.encode() if isinstance(command, str) else command
+        chunks = command.encode() if isinstance(command, str) else command
         writer = stream_writer(self)
         try:
-            writer.writelines([whole] if isinstance(whole, bytes) else whole)
-            # Below the limit, there is nothing to drain.
+            writer.writelines([chunks] if isinstance(chunks, bytes) else chunks)
+            # `drain` would return at once while the buffer is below its low-water mark, so do not even call it then.
             if writer.transport.get_write_buffer_size() > writer.transport.get_write_buffer_limits()[0]:
                 async with asyncio.timeout(self.socket_timeout):
                     await writer.drain()
-        except BaseException as exc:  # the command may be half written, so nothing can follow on this connection
+        except BaseException as exc:  # the command may be half written, so this connection cannot be used again
             await self.disconnect(nowait=True)
             if isinstance(exc, TimeoutError):
                 raise RedisTimeoutError("Timeout writing to socket") from None
@@ -86,31 +89,31 @@ class PackingConnection(_Sending, Connection):
         return [b"".join([_pack(tuple(command)) for command in commands])]
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send `commands` in one write, once, and return the raw replies in order. A Redis error is returned as a reply.
+        """Send `commands` in one write, without retries, and return the raw replies in order. A Redis error is a reply, too.
 
-        redis-py's pipeline does the same at a higher cost per reply: timeouts, callbacks and retries.
+        redis-py's pipeline does the same at a higher cost per reply, because of its timeouts, callbacks and retries.
         """
-        replies_read = parser(self)
+        reply_parser = parser(self)
         try:
             await self.send_packed_command([b"".join(map(hiredis.pack_command, commands))])
             replies: list[Any] = []
             while len(replies) < len(commands):
-                reply = buffered_reply(replies_read)
+                reply = buffered_reply(reply_parser)
                 if reply is NOT_ENOUGH_DATA:
                     reply = await self._next_reply()
                 elif isinstance(reply, RedisConnectionError):
                     raise reply
                 elif isinstance(reply, hiredis.PushNotification):
-                    await replies_read.handle_push_response(reply)
+                    await reply_parser.handle_push_response(reply)
                     continue
                 replies.append(reply)
-        except BaseException:  # unread replies would be taken for those of the next command
+        except BaseException:  # the next command would read the remaining replies as its own
             await self.disconnect(nowait=True)
             raise
         return replies
 
     async def is_sound(self) -> bool:
-        """Whether the connection is open on both sides and has no unread bytes."""
+        """Whether the connection is open on both sides, and no unread bytes have arrived."""
         return self.is_connected and not await parser(self).can_read()
 
     async def _next_reply(self) -> Any:
@@ -121,7 +124,7 @@ class PackingConnection(_Sending, Connection):
 
 
 class _Pool(ConnectionPool):
-    """A pool that keeps a few `exchange` connections ready. redis-py counts them as in use, so it closes them too.
+    """A pool that keeps a few connections for `exchange` ready. redis-py counts them as in use, and so closes them with the pool.
 
     Getting a connection from redis-py and releasing it costs as much as a round trip of a few commands.
     """
@@ -131,18 +134,18 @@ class _Pool(ConnectionPool):
         self._spare: list[PackingConnection] = []
 
     async def borrow(self) -> PackingConnection:
-        """Get a usable connection; return it with `give_back`."""
+        """Get a usable connection; pass it to `give_back` after use."""
         while self._spare:
             connection = self._spare.pop()
             if await connection.is_sound():
                 return connection
             await connection.disconnect(nowait=True)
-            await self.release(connection)  # redis-py reconnects it when it hands it out again
+            await self.release(connection)  # redis-py reconnects this connection before it returns it again
         library: Any = self  # redis-py does not type this method
         return cast(PackingConnection, await library.get_connection())
 
     async def give_back(self, connection: PackingConnection) -> None:
-        """Keep the connection ready, or release it if `IDLE_CONNECTIONS` are kept already: only `borrow` can use a kept one."""
+        """Keep the connection ready for `borrow`, or release it to redis-py if `IDLE_CONNECTIONS` are kept already."""
         if len(self._spare) < IDLE_CONNECTIONS:
             self._spare.append(connection)
         else:
@@ -157,7 +160,7 @@ class LocalConnection(_Sending, UnixDomainSocketConnection):
     """A Unix socket connection."""
 
 
-_KINDS: dict[str, type[AbstractConnection]] = {
+_CONNECTION_CLASSES: dict[str, type[AbstractConnection]] = {
     "redis": PackingConnection,
     "rediss": SecureConnection,
     "unix": LocalConnection,
@@ -165,7 +168,7 @@ _KINDS: dict[str, type[AbstractConnection]] = {
 
 
 async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send many commands in one round trip, once, and return the raw replies in order. A Redis error is returned as a reply.
+    """Send many commands in one round trip, without retries, and return the raw replies in order. A Redis error is a reply, too.
 
     Raises:
         redis.RedisError: the connection failed; the commands may have taken effect.
@@ -186,17 +189,17 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
 
 
 def connect(url: str, **options: Any) -> Redis:
-    """Create a client of the Redis or Redis Cluster at `url`, for `Queues`. It connects on first use; close it with `aclose`.
+    """Create a client for the Redis or Redis Cluster at `url`. It connects on first use; close it with `aclose`.
 
     `options` are redis-py's connection options, such as `socket_timeout`. Both kinds of client have the same commands.
     """
-    plain, is_cluster = split_redis_url(url)
-    scheme = urlsplit(plain).scheme
-    if is_cluster:
-        return cast(Redis, Cluster.at(plain, connection_class=_KINDS[scheme], **options))
-    kind = _KINDS[scheme]
-    pool = (_Pool if kind is PackingConnection else ConnectionPool).from_url(plain, **options)
-    pool.connection_class = kind  # from_url chooses among redis-py's own classes only
+    node_url, names_cluster = split_redis_url(url)
+    connection_class = _CONNECTION_CLASSES[urlsplit(node_url).scheme]
+    if names_cluster:
+        return cast(Redis, Cluster.at(node_url, connection_class=connection_class, **options))
+    pool_class = _Pool if connection_class is PackingConnection else ConnectionPool
+    pool = pool_class.from_url(node_url, **options)
+    pool.connection_class = connection_class  # `from_url` only chooses among redis-py's own classes
     return Redis.from_pool(pool)
 
 

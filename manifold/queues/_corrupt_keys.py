@@ -8,13 +8,14 @@ from manifold.contracts import keys
 from manifold.contracts.queue_names import is_ecq, owner_of_queue
 
 DELETE_KEYS = "delete them, then run `manifold rebuild`"  # the remedy
-CORRUPT_KEY_ERRORS = ("WRONGTYPE", "user_script:")  # prefixes of errors: a key of a wrong type; a value that a script cannot read
+# Prefixes of the errors of corrupt keys: a key of a wrong type, and a value that a script cannot read.
+CORRUPT_KEY_ERRORS = ("WRONGTYPE", "user_script:")
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of manifold.contracts.keys.owner_keys
 ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # in the order of manifold.contracts.keys.ecq_keys
 
 
 def is_corrupt(reply: object) -> bool:
-    """Whether this reply is the error of a corrupt key. Retrying does not help."""
+    """Whether this reply is the error of a corrupt key, which a retry does not cure."""
     return isinstance(reply, ResponseError) and str(reply).startswith(CORRUPT_KEY_ERRORS)
 
 
@@ -33,6 +34,9 @@ def find_corrupt_key(queue: str, types: Sequence[bytes]) -> str | None:
 
     `types` are the replies to TYPE, in the order of `keys_of`.
     """
-    wanted_types = ECQ_TYPES if is_ecq(queue) else OWNER_TYPES
-    found = zip(keys_of(queue), wanted_types, (word.decode() for word in types), strict=True)
-    return next((f"{key} is a {has}" for key, wanted, has in found if has not in (wanted, "none")), None)
+    expected_types = ECQ_TYPES if is_ecq(queue) else OWNER_TYPES
+    for key, expected_type, raw_type in zip(keys_of(queue), expected_types, types, strict=True):
+        actual_type = raw_type.decode()
+        if actual_type not in (expected_type, "none"):  # Redis calls the type of a missing key "none"
+            return f"{key} is a {actual_type}"
+    return None

@@ -26,7 +26,7 @@ class AsyncBatch(Batch):
         self._redis = redis
 
     async def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything once and empty the batch; returns the replies as `exchanges` describes them.
+        """Send everything without retries and empty the batch; returns the replies that `exchanges` describes.
 
         Raises:
             redis.RedisError: the connection failed (the commands may have taken effect), or Redis rejected a command.
@@ -42,7 +42,9 @@ class BlockingBatch(Batch):
         self._redis = redis
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Send everything and empty the batch; returns the replies as `exchanges` describes them. A failed connection is retried.
+        """Send everything, with retries if the connection fails, and empty the batch.
+
+        Returns the replies that `exchanges` describes.
 
         Raises:
             redis.RedisError: Redis is unavailable (the commands may have taken effect, even more than once), or rejected a
@@ -53,8 +55,8 @@ class BlockingBatch(Batch):
             commands = next(exchanges)
             while True:
                 commands = exchanges.send(_exchange(self._redis, commands))
-        except StopIteration as ended:
-            replies: list[Any] = ended.value
+        except StopIteration as stop:
+            replies: list[Any] = stop.value
             return replies
 
 
@@ -68,13 +70,13 @@ async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
 
 
 async def drive(exchanges: Exchange[T], send: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """Drive `exchanges`, sending its commands with `send`, and return its result."""
+    """Run the generator `exchanges`: send the commands that it yields with `send`, and return its result."""
     try:
         commands = next(exchanges)
         while True:
             commands = exchanges.send(await send(commands))
-    except StopIteration as ended:
-        result: T = ended.value
+    except StopIteration as stop:
+        result: T = stop.value
         return result
 
 
@@ -91,13 +93,13 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
     pool = redis.connection_pool
     connection: Any = pool.get_connection()
 
-    def once() -> list[Any]:
+    def send_and_read() -> list[Any]:
         connection.send_packed_command(packed)
         return [_reply(connection) for _ in commands]
 
     try:
-        replies: list[Any] = connection.retry.call_with_retry(once, lambda _: connection.disconnect())
-    except BaseException:  # unread replies would be taken for those of the next command
+        replies: list[Any] = connection.retry.call_with_retry(send_and_read, lambda _: connection.disconnect())
+    except BaseException:  # the next command would read the remaining replies as its own
         connection.disconnect()
         raise
     finally:
@@ -106,8 +108,8 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
 
 
 def _pack(command: Args) -> bytes:
-    # Pass numbers as text: hiredis 3.5 does not check the result of `PyObject_Repr`, which is NULL if a signal handler raises
-    # meanwhile, so an interrupted job would end with a segmentation fault. Services have no handlers that raise.
+    # Pass numbers as text. hiredis 3.5 does not check the result of `PyObject_Repr`, which is NULL if a signal handler raises
+    # while it runs; so an interrupted job would end with a segmentation fault. The handlers of services do not raise.
     texts: Any = tuple([str(arg) if type(arg) is int or type(arg) is float else arg for arg in command])
     packed: bytes = hiredis.pack_command(texts)
     return packed

@@ -14,11 +14,11 @@ from manifold.queues.verbs.verb import Verb
 
 QUEUES_PER_FLUSH = 500
 MESSAGES_PER_FLUSH = 20_000
-MESSAGES_PER_CALL = 20_000  # a script with more would block Redis for too long
+MESSAGES_PER_CALL = 20_000  # a script call with more messages would block Redis for too long
 
 
 class LakeQueue(NamedTuple):
-    """A queue's state in the lake."""
+    """The state of a client's queue in the lake, or a part of its messages."""
 
     client_id: str
     load: Load
@@ -34,43 +34,46 @@ class EcqLoader(BulkQueues):
     def load(self, queues: Iterable[LakeQueue], now_ms: int) -> LoadResult:
         """Load queues from the lake's state, and wake the dispatchers for clients that can receive something now."""
         total = LoadResult()
-        for some in _in_flushes(piece for each in queues for piece in _pieces(each)):
-            total += self._flush(some, now_ms)
+        parts = (part for queue in queues for part in _split(queue))
+        for chunk in _in_chunks(parts):
+            total += self._flush(chunk, now_ms)
         return total
 
     def prune(self, client_ids: Iterable[str], before_ms: int, now_ms: int) -> int:
-        """Remove acknowledged messages written before `before_ms` (Unix ms); returns the number of messages."""
-        gone = 0
-        left = iter(client_ids)
-        while some := list(islice(left, QUEUES_PER_FLUSH)):
-            replies = self._ask([(each, Prune(before_ms)) for each in some], now_ms)
-            gone += sum(reply for reply in replies if not is_corrupt(reply))
-        return gone
+        """Remove acknowledged messages written before `before_ms` (Unix ms); returns the number of removed messages."""
+        removed = 0
+        remaining = iter(client_ids)
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Prune(before_ms)) for client_id in chunk], now_ms)
+            removed += sum(reply for reply in replies if not is_corrupt(reply))
+        return removed
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
-        """End pending messages (client id, seqs) that are past their retention, and yield those that expired.
+        """End pending messages that are past their retention, and yield (client id, seq) of each that has expired.
 
-        Lazy: messages end as the result is consumed; calling it again yields the same ones. A message in flight or acknowledged
-        does not expire, nor does any message of a queue with corrupt keys.
+        `queues` has the client ids, each with the seqs to end. The messages end only as the result is consumed. Another call
+        yields the same messages again. A message that is in flight or acknowledged does not expire, and neither does any message
+        of a queue with corrupt keys.
         """
-        left = iter(queues)
-        while some := list(islice(left, QUEUES_PER_FLUSH)):
-            replies = self._ask([(client_id, Expire(seqs)) for client_id, seqs in some], now_ms)
-            for (client_id, _), reply in zip(some, replies, strict=True):
+        remaining = iter(queues)
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Expire(seqs)) for client_id, seqs in chunk], now_ms)
+            for (client_id, _), reply in zip(chunk, replies, strict=True):
                 if not is_corrupt(reply):
                     yield from ((client_id, seq) for seq in reply)
 
     def erase(self, client_id: str, before: int) -> int:
-        """Remove everything of a queue that was accepted before this seq; returns the number of messages."""
-        (gone,) = self._ask([(client_id, Erase(before))], 0, tolerant=False)
-        return int(gone)
+        """Remove everything of a queue with a seq less than `before`; returns the number of removed messages."""
+        (removed,) = self._run_verbs([(client_id, Erase(before))], now_ms=0, tolerant=False)
+        return int(removed)
 
     def read(self, client_ids: Iterable[str]) -> Iterator[tuple[str, ReadReply | None]]:
-        """Yield each client id with its queue in Redis, or with None if a key has a wrong type."""
-        left = iter(client_ids)
-        while some := list(islice(left, QUEUES_PER_FLUSH)):
-            for client_id, reply in zip(some, self._ask([(each, Read()) for each in some], 0), strict=True):
-                yield client_id, None if is_corrupt(reply) else self._rest(client_id, reply)
+        """Yield each client id with its queue in Redis, or with None if the queue has a corrupt key."""
+        remaining = iter(client_ids)
+        while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
+            replies = self._run_verbs([(client_id, Read()) for client_id in chunk], now_ms=0)
+            for client_id, reply in zip(chunk, replies, strict=True):
+                yield client_id, None if is_corrupt(reply) else self._read_rest(client_id, reply)
 
     def read_one(self, client_id: str) -> ReadReply:
         """Read one queue from Redis.
@@ -78,58 +81,69 @@ class EcqLoader(BulkQueues):
         Raises:
             redis.ResponseError: a key has a wrong type.
         """
-        (reply,) = self._ask([(client_id, Read())], 0, tolerant=False)
-        return self._rest(client_id, reply)
+        (reply,) = self._run_verbs([(client_id, Read())], now_ms=0, tolerant=False)
+        return self._read_rest(client_id, reply)
 
-    def _rest(self, client_id: str, reply: ReadReply) -> ReadReply:
-        """Complete a queue of which `reply` has the first keys. Position and epoch are those of the last call."""
+    def _read_rest(self, client_id: str, reply: ReadReply) -> ReadReply:
+        """Read the keys of a queue that follow those in `reply`, and return the whole queue.
+
+        Position and epoch are those that the last call has read.
+        """
         newest = {message.key: message for message in reply.messages}
         while reply.cursor:
-            (reply,) = self._ask([(client_id, Read(reply.cursor))], 0, tolerant=False)
+            (reply,) = self._run_verbs([(client_id, Read(reply.cursor))], now_ms=0, tolerant=False)
             for message in reply.messages:
                 if message.key not in newest or newest[message.key].seq <= message.seq:
                     newest[message.key] = message
         return reply._replace(messages=tuple(sorted(newest.values(), key=lambda message: message.seq)))
 
-    def _flush(self, some: list[LakeQueue], now_ms: int) -> LoadResult:
-        names = dict.fromkeys(each.client_id for each in some)
-        result = LoadResult(owners=len(names), offered=sum(len(each.load.messages) for each in some))
-        ready: dict[str, None] = {}  # an ordered set, since a queue may have come in several calls
-        replies = self._ask([(each.client_id, each.load) for each in some], now_ms)
-        for each, reply in zip(some, replies, strict=True):
+    def _flush(self, parts: list[LakeQueue], now_ms: int) -> LoadResult:
+        client_ids = {part.client_id for part in parts}
+        result = LoadResult(owners=len(client_ids), offered=sum(len(part.load.messages) for part in parts))
+        ready: dict[str, None] = {}  # an ordered set, because a queue may have several parts
+        replies = self._run_verbs([(part.client_id, part.load) for part in parts], now_ms)
+        for part, reply in zip(parts, replies, strict=True):
             if is_corrupt(reply):
-                result.spoilt.append(each.client_id)
+                result.spoilt.append(part.client_id)
                 continue
             result.queued += reply.queued
             if reply.word == "ready":
-                ready[ecq_queue(each.client_id)] = None
+                ready[ecq_queue(part.client_id)] = None
         self._wake(ready)
         return result
 
-    def _ask(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
-        return self._run(((ecq_queue(Owner(each)), verb) for each, verb in verbs), now_ms, tolerant=tolerant)
+    def _run_verbs(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
+        """Run each verb on the queue of its client id, and return the replies in order."""
+        by_queue = ((ecq_queue(Owner(client_id)), verb) for client_id, verb in verbs)
+        return self._run(by_queue, now_ms, tolerant=tolerant)
 
 
-def _pieces(each: LakeQueue) -> Iterator[LakeQueue]:
-    """Split a queue with very many live messages into several calls; the last one moves epoch and position."""
-    load, messages = each.load, each.load.messages
+def _split(queue: LakeQueue) -> Iterator[LakeQueue]:
+    """Split a queue with very many live messages into parts for several script calls.
+
+    Only the call of the last part moves epoch and position.
+    """
+    load, messages = queue.load, queue.load.messages
     if len(messages) <= MESSAGES_PER_CALL:
-        yield each
+        yield queue
         return
     for start in range(0, len(messages), MESSAGES_PER_CALL):
-        some: list[LiveMessage] = list(messages[start : start + MESSAGES_PER_CALL])
-        is_last = start + MESSAGES_PER_CALL >= len(messages)
-        yield LakeQueue(each.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, some, is_last))
+        end = start + MESSAGES_PER_CALL
+        part: list[LiveMessage] = list(messages[start:end])
+        is_last = end >= len(messages)
+        yield LakeQueue(queue.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, part, is_last))
 
 
-def _in_flushes(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
-    some: list[LakeQueue] = []
-    messages = 0
-    for each in queues:
-        if some and (len(some) == QUEUES_PER_FLUSH or messages + len(each.load.messages) > MESSAGES_PER_FLUSH):
-            yield some
-            some, messages = [], 0
-        some.append(each)
-        messages += len(each.load.messages)
-    if some:
-        yield some
+def _in_chunks(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
+    """Group the queues for round trips, by `QUEUES_PER_FLUSH` and `MESSAGES_PER_FLUSH`."""
+    chunk: list[LakeQueue] = []
+    message_count = 0
+    for queue in queues:
+        is_full = len(chunk) == QUEUES_PER_FLUSH or message_count + len(queue.load.messages) > MESSAGES_PER_FLUSH
+        if chunk and is_full:
+            yield chunk
+            chunk, message_count = [], 0
+        chunk.append(queue)
+        message_count += len(queue.load.messages)
+    if chunk:
+        yield chunk

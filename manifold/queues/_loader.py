@@ -21,12 +21,12 @@ from manifold.queues.verbs.fills import Erase, Offer, flat
 
 OWNERS_PER_FLUSH = 500
 SEQS_PER_CALL = 2000
-DONE_BATCH_SIZE = 100_000  # entries that are grouped by owner before they are sent
+DONE_BATCH_SIZE = 100_000  # ended entries that are grouped by owner at a time
 T = TypeVar("T")
 
 
 class Ended(NamedTuple):
-    """An entry and its outcome; None while it is in flight."""
+    """An entry and its outcome, which is None while the entry is in flight."""
 
     owner: str
     seq: int
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """The number of ended entries that the queues forgot, and of those they still have to remember."""
+    """The number of ended entries that the queues have forgotten, and of those that they must still remember."""
 
     forgotten: int
     kept: int
@@ -52,119 +52,144 @@ class Loader(BulkQueues):
         self.spoilt: set[str] = set()  # owners that `end` skipped because of a key with a wrong type
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
-        """Queue (owner, [(seq, request_id), …]) entries, oldest first, and wake the dispatchers for owners that are present."""
-        return self.offer(((owner, flat(self._policy, mine)) for owner, mine in entries), now_ms)
+        """Queue the entries of each owner, given as (owner, [(seq, request_id), …]), oldest first.
+
+        Dispatchers are woken for the owners that are present.
+        """
+        return self.offer(((owner, flat(self._policy, owned)) for owner, owned in entries), now_ms)
 
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
         """As `enqueue`, with flattened entries: (owner, [seq, …]), or (owner, [seq, request_id, seq, …]) with compaction."""
         total = LoadResult()
-        for some in _in_flushes(parts):
-            total += self._flush(some, now_ms)
+        for chunk in _in_chunks(parts):
+            total += self._flush(chunk, now_ms)
         return total
 
     def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
-        """End entries (owner, seqs), and yield each with the outcome that it has then; None if it is in flight.
+        """End entries, given as (owner, seqs), and yield each with the outcome that it now has; None if it is in flight.
 
-        Lazy: entries end as the result is consumed. An entry in flight stays so, and ends with `outcome` at its deadline unless
-        it is acknowledged. The recorder is not told: pass the entries that have `outcome` to `add_outcomes`. Calling `end` again
-        yields the same, so a crash in between loses nothing. An owner with corrupt keys is skipped and added to `spoilt`.
+        The entries end only as the result is consumed. An entry in flight stays in flight, and ends with `outcome` at its
+        deadline unless it is acknowledged. The outcomes are not sent to the recorder: pass those of the yielded entries that have
+        `outcome` to `add_outcomes`. A repeated call yields the same, so a crash between the two calls loses nothing. An owner
+        with corrupt keys is skipped and added to `spoilt`.
         """
-        for some in _in_flushes(_in_pieces(entries)):
-            ends = [(owner, tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)) for owner, seqs in some]
-            verbs = ((owner, End(records, claim=False, sends_outcome=False)) for owner, records in ends)
-            for (owner, seqs), reply in zip(some, self._run(verbs, now_ms, tolerant=True), strict=True):
+        for chunk in _in_chunks(_in_pieces(entries)):
+            verbs: list[tuple[str, End]] = []
+            for owner, seqs in chunk:
+                records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
+                verbs.append((owner, End(records, claim=False, sends_outcome=False)))
+            replies = self._run(verbs, now_ms, tolerant=True)
+            for (owner, seqs), reply in zip(chunk, replies, strict=True):
                 if is_corrupt(reply):
                     self.spoilt.add(owner)
                     continue
-                for seq, how in zip(seqs, reply.outcomes, strict=True):
-                    yield Ended(owner, seq, how)
+                for seq, known_outcome in zip(seqs, reply.outcomes, strict=True):
+                    yield Ended(owner, seq, known_outcome)
 
     def erase(self, owner: str, before: int) -> int:
-        """Remove everything of an owner that was accepted before this seq; returns the number of entries.
+        """Remove everything of an owner with a seq less than `before`; returns the number of removed entries.
 
-        Without any entry left, its presence is removed too.
+        If no entry is left, the owner's presence is removed too.
         """
-        (gone,) = self._run([(owner, Erase(before))], 0)
-        return int(gone)
+        (removed,) = self._run([(owner, Erase(before))], now_ms=0)
+        return int(removed)
 
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Write outcomes to the stream that the recorder reads."""
-        for some in _in_flushes(records):
-            self._send(map(_commands.record_outcome, some))
+        for chunk in _in_chunks(records):
+            self._send(map(_commands.record_outcome, chunk))
 
     def load_brakes(self, brakings: Iterable[Braking]) -> None:
-        """Put on all brakes that there are, each unless a newer order is known, and note that they are loaded."""
-        self._send([_commands.brake(((each.campaign, each.brake, None) for each in brakings), are_all=True)])
+        """Set these brakes, which are all that exist, unless Redis has newer orders, and mark the brakes as loaded."""
+        changes = ((braking.campaign, braking.brake, None) for braking in brakings)
+        self._send([_commands.brake(changes, are_all=True)])
 
     def store_triggers(self, triggers: Mapping[int, EntryTrigger]) -> list[str]:
-        """Store what the entries of each trigger seq share; returns the keys of a wrong type, which are left alone."""
-        spoilt: dict[str, None] = {}
-        for some in _in_flushes(triggers.items()):
-            sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, said)]
-            replies = self._send((command for _, command in sent), tolerant=True)
-            spoilt |= dict.fromkeys(keys.trigger(seq) for (seq, _), reply in zip(sent, replies, strict=True) if is_corrupt(reply))
-        return list(spoilt)
+        """Store what the entries of each trigger share, by seq; returns the keys of a wrong type, which are left unchanged."""
+        corrupt_keys: dict[str, None] = {}  # an ordered set
+        for chunk in _in_chunks(triggers.items()):
+            commands: list[Args] = []
+            seqs: list[int] = []  # the seq of each command
+            for seq, trigger in chunk:
+                trigger_commands = _commands.store_trigger(self._policy, seq, trigger)
+                commands += trigger_commands
+                seqs += [seq] * len(trigger_commands)
+            replies = self._send(commands, tolerant=True)
+            corrupt_keys |= dict.fromkeys(
+                keys.trigger(seq) for seq, reply in zip(seqs, replies, strict=True) if is_corrupt(reply)
+            )
+        return list(corrupt_keys)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
         """Forget ended entries (owner, seq) whose outcomes are in the lake, unless a recorder could still offer them again."""
-        left, forgotten, kept = iter(ended), 0, 0
-        while some := list(islice(left, DONE_BATCH_SIZE)):
-            handed_over = self._handed_over({node_of(seq) for _, seq in some})
-            settled = [(owner, seq) for owner, seq in some if seq <= handed_over.get(node_of(seq), MAX_SEQ)]
-            kept += len(some) - len(settled)
-            by_owner: dict[str, list[int]] = {}
-            for pairs in _in_flushes(settled):
+        remaining, forgotten, kept = iter(ended), 0, 0
+        while batch := list(islice(remaining, DONE_BATCH_SIZE)):
+            enqueued_seqs = self._enqueued_seqs({node_of(seq) for _, seq in batch})
+            forgettable = [(owner, seq) for owner, seq in batch if seq <= enqueued_seqs.get(node_of(seq), MAX_SEQ)]
+            kept += len(batch) - len(forgettable)
+            seqs_by_owner: dict[str, list[int]] = {}
+            for pairs in _in_chunks(forgettable):
                 if self._has_any([keys.done(owner) for owner, _ in pairs]):
                     for owner, seq in pairs:
-                        by_owner.setdefault(owner, []).append(seq)
-            for owners in _in_flushes(by_owner.items()):
+                        seqs_by_owner.setdefault(owner, []).append(seq)
+            for owners in _in_chunks(seqs_by_owner.items()):
                 commands: list[Args] = [("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]
                 forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_corrupt(reply))
         return Forgotten(forgotten, kept)
 
     def corrupt_key(self, owner: str) -> str:
-        """Describe the owner's first key with a wrong type, naming the key and its type."""
-        found = find_corrupt_key(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
-        return found or f"one of these keys holds an unreadable value: {', '.join(keys.owner_keys(owner))}"
+        """Describe the owner's first key with a wrong type, naming the key and its type.
 
-    def _handed_over(self, nodes: Iterable[int]) -> dict[int, int]:
-        """By recorder, the seq up to which it will offer nothing again; recorders that hand nothing over are missing."""
-        found = {}
+        If every key has the right type, name all keys, because one of them has an unreadable value.
+        """
+        description = find_corrupt_key(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
+        return description or f"one of these keys holds an unreadable value: {', '.join(keys.owner_keys(owner))}"
+
+    def _enqueued_seqs(self, nodes: Iterable[int]) -> dict[int, int]:
+        """The seq, by recorder, up to which that recorder will offer nothing again.
+
+        Recorders without a watermark are missing, because they enqueue nothing. In a cluster, a recorder has one watermark per
+        part of the slots; it gets 0 if only some of them exist.
+        """
+        seqs_by_node = {}
         for node in nodes:
-            marks = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
-            seqs = [int(raw.split()[1]) for raw in self._send([("GET", mark) for mark in marks]) if raw]
+            mark_keys = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
+            marks = self._send([("GET", key) for key in mark_keys])
+            seqs = [int(mark.split()[1]) for mark in marks if mark]  # a watermark is `<load_id> <seq>`
             if seqs:
-                found[node] = min(seqs) if len(seqs) == len(marks) else 0
-        return found
+                seqs_by_node[node] = min(seqs) if len(seqs) == len(mark_keys) else 0
+        return seqs_by_node
 
     def is_loaded(self) -> bool:
-        """Whether the queues hold everything pending."""
+        """Whether the queues are marked as holding everything that is pending."""
         marks = keys.loaded_marks(of_cluster=is_cluster(self._redis))
         return bool(self._redis.exists(*marks) == len(marks))
 
     def mark_loaded(
         self, now_ms: int, taken: Mapping[int, int] | None = None, taken_ecq: Mapping[int, int] | None = None
     ) -> None:
-        """Mark the queues as holding everything pending.
+        """Mark the queues as holding everything that is pending, unless they are marked already.
 
-        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream `ecq` came from the lake.
+        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream `ecq` were loaded from the
+        lake.
         """
         if self.is_loaded():
             return
         self._redis.delete(keys.REBUILT_UP_TO)
-        known: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
-        known |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
-        if known:
-            self._redis.hset(keys.REBUILT_UP_TO, mapping=known)
+        fields: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
+        fields |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
+        if fields:
+            self._redis.hset(keys.REBUILT_UP_TO, mapping=fields)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 
-    def _flush(self, some: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        replies = self._run(((owner, Offer(parts)) for owner, parts in some), now_ms, tolerant=True)
-        an_entry = 2 if self._policy.compaction else 1
-        result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
+    def _flush(self, offers: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
+        replies = self._run(((owner, Offer(parts)) for owner, parts in offers), now_ms, tolerant=True)
+        parts_per_entry = 2 if self._policy.compaction else 1
+        offered = sum(len(parts) for _, parts in offers) // parts_per_entry
+        result = LoadResult(owners=len(offers), offered=offered)
         ready = []
-        for (owner, _), reply in zip(some, replies, strict=True):
+        for (owner, _), reply in zip(offers, replies, strict=True):
             if is_corrupt(reply):
                 result.spoilt.append(owner)
                 continue
@@ -175,9 +200,9 @@ class Loader(BulkQueues):
         self._wake(ready)
         return result
 
-    def _has_any(self, some: Sequence[str]) -> bool:
-        """Whether Redis has any of these keys, in one command; always true for a cluster, where they are on several nodes."""
-        return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
+    def _has_any(self, names: Sequence[str]) -> bool:
+        """Whether Redis has any of these keys. Always true in a cluster, where one command cannot check keys of several nodes."""
+        return is_cluster(self._redis) or self._send([("EXISTS", *names)])[0] > 0
 
     def _send(self, commands: Iterable[Args], *, tolerant: bool = False) -> list[Any]:
         """Send commands and return the raw replies."""
@@ -192,13 +217,13 @@ def _identity(reply: Any) -> Any:
 
 
 def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
-    """Split the entries into pieces of `SEQS_PER_CALL`, because a script blocks Redis while it runs."""
+    """Split the entries of each owner into pieces of `SEQS_PER_CALL`, because a script blocks Redis while it runs."""
     for owner, seqs in entries:
         for start in range(0, len(seqs), SEQS_PER_CALL):
             yield owner, seqs[start : start + SEQS_PER_CALL]
 
 
-def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:
-    left = iter(items)
-    while some := list(islice(left, OWNERS_PER_FLUSH)):
-        yield some
+def _in_chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, OWNERS_PER_FLUSH)):
+        yield chunk

@@ -1,4 +1,4 @@
-"""Owners to check: wake-up streams name owners with new entries, the deadline index those that may be overdue."""
+"""Owners to check: the wake-up streams name owners with new entries, and the deadline index owners with overdue entries."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,10 @@ class WakeStreams(Streams):
     """
 
     async def wake(self, owners: Iterable[str], trigger: TriggerName | None = None) -> None:
-        """Notify the dispatchers of owners that have something to claim (of `trigger` alone), even if Redis is out of memory."""
+        """Notify the dispatchers of owners that have something to claim, even if Redis is out of memory.
+
+        If `trigger` is given, everything that they can claim belongs to this trigger.
+        """
         batch = self.batch()
         batch.wake(owners, trigger)
         if batch:
@@ -40,36 +43,46 @@ class WakeStreams(Streams):
             await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
 
     async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
-        """Read new wake-ups for this consumer, waiting up to `block_ms` (0: forever), and remove `settled` ones in one call."""
+        """Remove the `settled` wake-ups and read new ones for this consumer, in one round trip.
+
+        Waits up to `block_ms` for a new wake-up; 0: forever.
+        """
         streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
         batch = self.batch()
         _settle(batch, settled)
         options = ("COUNT", count, "BLOCK", block_ms, "STREAMS", *streams, *[">"] * len(streams))
         batch.call(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
-        found = (await batch.run())[-1]
-        return [wake for name, records in found for wake in _wakes(_shard(name), records)]
+        *_, records_by_stream = await batch.run()
+        return [wake for stream, records in records_by_stream for wake in _wakes(_shard(stream), records)]
 
     async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
-        """Take over wake-ups that another consumer has read but not settled for `idle_ms`: it is dead or stuck."""
-        taken: list[Wake] = []
+        """Take over wake-ups that another consumer has read but not settled for `idle_ms`, because it is dead or stuck.
+
+        Returns up to `count` wake-ups of each shard.
+        """
+        wakes: list[Wake] = []
         for shard in range(self.policy.wake_shards):
-            found = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
-            taken += _wakes(shard, found[1])
-        return taken
+            reply = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
+            records = reply[1]  # after the cursor of the next call
+            wakes += _wakes(shard, records)
+        return wakes
 
     async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
-        """Remove wake-ups that are handled."""
+        """Remove these wake-ups, which have been handled."""
         batch = self.batch()
         _settle(batch, wakes)
         await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
-        """Up to `count` owners of this shard whose deadline passed by `now_ms`, soonest first; remove them with `settle_due`."""
+        """Up to `count` owners of this shard whose deadline is at or before `now_ms`, the earliest first.
+
+        They stay in the deadline index until `settle_due` removes them.
+        """
         owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
         return texts(owners)
 
     async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
-        """Remove owners from the deadline index; with `before_ms`, keep those that have a later deadline by now."""
+        """Remove owners from the deadline index; with `before_ms`, keep those whose deadline is now after `before_ms`."""
         if not owners:
             return
         if before_ms is None:
@@ -84,9 +97,9 @@ def _settle(batch: Batch, wakes: Iterable[Wake]) -> None:
     by_shard: dict[int, list[bytes]] = {}
     for wake in wakes:
         by_shard.setdefault(wake.shard, []).append(wake.record_id)
-    for shard, ids in by_shard.items():
-        batch.call(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
-        batch.call(("XDEL", keys.wake(shard), *ids), int)
+    for shard, record_ids in by_shard.items():
+        batch.call(("XACK", keys.wake(shard), keys.WAKE_GROUP, *record_ids), int)
+        batch.call(("XDEL", keys.wake(shard), *record_ids), int)
 
 
 def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:

@@ -28,17 +28,21 @@ class OutcomeStream(Streams):
         await self.make_group(keys.OUTCOMES, keys.OUTCOMES_GROUP)
 
     async def read_outcomes(self, consumer: str, *, count: int, block_ms: int, again: bool = False) -> list[tuple[bytes, bytes]]:
-        """Read up to `count` outcomes as (record id, JSON), waiting `block_ms` for the first; `again`: those not settled."""
+        """Read up to `count` outcomes as (record id, JSON), and wait up to `block_ms` for the first.
+
+        With `again`, read the outcomes that this consumer has read before without settling them, and do not wait.
+        """
         start = "0" if again else ">"
-        found = await self.redis.xreadgroup(
+        reply = await self.redis.xreadgroup(
             keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=None if again else block_ms
         )
-        return [(record_id, _payload(fields)) for _, records in records_of(found) for record_id, fields in records if fields]
+        return [(record_id, _payload(fields)) for _, records in records_of(reply) for record_id, fields in records if fields]
 
     async def claim_stale_outcomes(self, consumer: str, *, idle_ms: int, count: int) -> list[tuple[bytes, bytes]]:
         """Take over outcomes that another recorder read but has not settled for `idle_ms`, as (record id, JSON)."""
-        found = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
-        return [(record_id, _payload(fields)) for record_id, fields in found[1] if fields]
+        reply = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
+        records = reply[1]  # after the cursor of the next call
+        return [(record_id, _payload(fields)) for record_id, fields in records if fields]
 
     async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
         """Remove outcomes that are on disk from the stream."""
@@ -50,5 +54,5 @@ class OutcomeStream(Streams):
 
 
 def _payload(fields: dict[bytes, bytes]) -> bytes:
-    """The JSON of a record. Of a foreign record, all its bytes, which the recorder rejects and keeps."""
+    """The JSON of a record. If another program wrote the record, all its bytes, which the recorder rejects and keeps."""
     return fields[b"o"] if b"o" in fields else b" ".join(part for field in fields.items() for part in field)

@@ -6,7 +6,7 @@ from functools import cached_property
 from manifold.contracts.seq import EPOCH_MS, seq_of
 from manifold.settings import Settings
 
-FOREVER_MS = 1 << 50  # large, but a Lua number (a double) still holds an instant plus this exactly
+FOREVER_MS = 1 << 50  # a duration without end; small enough that a Lua number (a double) holds it plus an instant exactly
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Policy:
     ack_deadline_max_ms: int
     wake_shards: int
     compaction: bool
-    ecq_retention_ms: int = 30 * 86_400_000  # how long a message is kept that is not pending
-    ecq_pending_retention_ms: int = 30 * 86_400_000  # how long a pending message is kept; 0: until it is delivered
+    ecq_retention_ms: int = 30 * 86_400_000  # how long a compacted queue keeps a message that is not pending
+    ecq_pending_retention_ms: int = 30 * 86_400_000  # how long it keeps a pending message; 0: until it is delivered
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
@@ -44,16 +44,20 @@ class Policy:
 
     @cached_property
     def ecq_numbers(self) -> tuple[int, int, int, int]:
-        """As `numbers`, for scripts of compacted queues, whose pending messages have their own retention."""
+        """The policy arguments of every script of a compacted queue, whose pending messages have their own retention."""
         return *self.numbers[:3], self.ecq_pending_retention_ms or FOREVER_MS
 
     def ecq_pending_from(self, now_ms: int) -> int:
-        """The smallest seq of a compacted queue's pending message that has not expired at `now_ms`."""
-        return seq_of(max(EPOCH_MS, now_ms - self.ecq_numbers[3]), 0, 0)
+        """The smallest seq that a pending message of a compacted queue can have without being expired at `now_ms`."""
+        *_, retention_ms = self.ecq_numbers
+        return seq_of(max(EPOCH_MS, now_ms - retention_ms), 0, 0)
 
     @cached_property
     def waits_ms(self) -> tuple[int, ...]:
-        """Ack deadlines of the first, second, … attempt: doubled up to the maximum, which applies to all further attempts."""
+        """The ack deadlines of the first attempts, each twice the one before, up to the maximum.
+
+        The last one applies to all further attempts.
+        """
         waits = [self.ack_deadline_ms]
         while waits[-1] < self.ack_deadline_max_ms:
             waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))

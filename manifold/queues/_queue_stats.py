@@ -1,4 +1,4 @@
-"""Queue statistics: totals over all queues, counted by a slow scan of all keys, since there is no index of owners."""
+"""Queue statistics: totals over all queues, from a slow scan of all keys, because there is no index of owners."""
 
 import json
 import time
@@ -35,25 +35,25 @@ class QueueStats:
     """Totals over all queues. The queues change during the scan, so sums are approximate."""
 
     at_ms: int  # when the scan began
-    seconds: float = 0.0  # spent by Redis and this process, without pauses
-    keys: int = 0  # of any kind
+    seconds: float = 0.0  # time that Redis and this process have spent, without pauses
+    keys: int = 0  # all keys of any kind
     known: int = 0  # vehicles with a presence key
-    present: int = 0  # of them, present and subscribed
-    unsubscribed: int = 0  # of them, present but not subscribed
+    present: int = 0  # known vehicles that are present and subscribed
+    unsubscribed: int = 0  # known vehicles that are present but not subscribed
     queues: int = 0  # vehicles with something pending
     pending: int = 0  # entries, without those in flight
     parked: int = 0
     in_flight: int = 0
     remembered: int = 0  # ended entries that the lake may not know yet
     longest: Named = field(default_factory=list)  # owner and entries, most first
-    oldest: Named = field(default_factory=list)  # owner and seq of its oldest pending entry, oldest first
-    spoilt: list[str] = field(default_factory=list)  # some of the keys with a wrong type, which are not counted
+    oldest: Named = field(default_factory=list)  # owner and seq of the owner's oldest pending entry, oldest first
+    spoilt: list[str] = field(default_factory=list)  # some of the corrupt keys, which are not counted
     ecq_queues: int = 0  # clients with something pending in their compacted queues
     ecq_pending: int = 0  # messages of compacted queues, without those in flight
     ecq_live: int = 0  # newest message of each key, acknowledged or not
     ecq_in_flight: int = 0
     ecq_longest: Named = field(default_factory=list)  # client id and messages, most first
-    ecq_oldest: Named = field(default_factory=list)  # client id and seq of its oldest pending message, oldest first
+    ecq_oldest: Named = field(default_factory=list)  # client id and seq of the client's oldest pending message, oldest first
 
     def take(
         self,
@@ -66,22 +66,29 @@ class QueueStats:
         ecq_oldest: list[Any],
     ) -> None:
         """Add the reply of queue_stats.lua for one slice of the keys."""
-        found = dict(zip(COUNTS, (*counts, *ecq_counts), strict=True))
-        found["pending"] -= found["in_flight"]  # an entry in flight is in its queue, too
-        found["ecq_pending"] -= found["ecq_in_flight"]
-        for name, count in found.items():
+        by_name = dict(zip(COUNTS, (*counts, *ecq_counts), strict=True))
+        by_name["pending"] -= by_name["in_flight"]  # the script counts an entry in flight as pending, too
+        by_name["ecq_pending"] -= by_name["ecq_in_flight"]
+        for name, count in by_name.items():
             setattr(self, name, getattr(self, name) + count)
-        self.longest, self.oldest = _most(self.longest, longest), _least(self.oldest, oldest)
-        self.ecq_longest, self.ecq_oldest = _most(self.ecq_longest, ecq_longest), _least(self.ecq_oldest, ecq_oldest)
-        self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:MAX_NAMED_QUEUES]
+        self.longest = _largest(self.longest, longest)
+        self.oldest = _smallest(self.oldest, oldest)
+        self.ecq_longest = _largest(self.ecq_longest, ecq_longest)
+        self.ecq_oldest = _smallest(self.ecq_oldest, ecq_oldest)
+        new_spoilt = [key.decode(errors="replace") for key in spoilt]
+        self.spoilt = list(dict.fromkeys(self.spoilt + new_spoilt))[:MAX_NAMED_QUEUES]
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """The length above which, and the oldest seq below which, a queue is named; then the same for compacted queues."""
-        return _shortest(self.longest), _youngest(self.oldest), _shortest(self.ecq_longest), _youngest(self.ecq_oldest)
+        """The limits that the next slice's queues must exceed to be named, as queue_stats.lua takes them.
+
+        They are the length above which a fanout queue is named and the oldest seq below which it is named, and then the same two
+        limits for compacted queues.
+        """
+        return _min_length(self.longest), _max_seq(self.oldest), _min_length(self.ecq_longest), _max_seq(self.ecq_oldest)
 
     async def save(self, redis: Redis, policy: Policy) -> None:
-        """Save these statistics in Redis, unless those of a later scan are there.
+        """Save these statistics in Redis, unless Redis has those of a later scan.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
@@ -101,40 +108,41 @@ class QueueStats:
         fields = {name.decode(): json.loads(value) for name, value in raw.items() if name.decode() in cls.__slots__}
         stats = cls(**fields)
         for name in NAMED_QUEUES:
-            setattr(stats, name, [(owner, n) for owner, n in getattr(stats, name)])
+            setattr(stats, name, [(owner, number) for owner, number in getattr(stats, name)])
         return stats
 
 
 async def walk(
     redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int, every: bool = False
 ) -> AsyncIterator[list[str]]:
-    """Scan all keys into `stats`, slice by slice; yield, for each slice, the queues that have an expired entry.
+    """Scan all keys slice by slice, add them to `stats`, and yield the queues of each slice that have an expired entry.
 
-    With `every`, yield all fanout queues that have an entry.
+    With `every`, yield all fanout queues that have an entry, and the compacted queues that have an expired message.
 
     A slice blocks Redis for one to two milliseconds per 1,000 keys. The caller may pause between slices.
 
     Raises:
         redis.RedisError: Redis is unavailable or rejects a command.
     """
-    expired = MAX_SEQ if every else seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
-    ecq_expired = policy.ecq_pending_from(stats.at_ms) - 1
-    limits = (stats.at_ms, policy.presence_ms, max(0, expired))
+    expired_upto = MAX_SEQ if every else seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
+    ecq_expired_upto = policy.ecq_pending_from(stats.at_ms) - 1
+    limits = (stats.at_ms, policy.presence_ms, max(0, expired_upto))
     for node in await _nodes(redis):
         cursor = b"0"
         while True:
-            began = time.perf_counter()
-            args = (0, cursor, keys_a_slice, *limits, *stats.limits, max(0, ecq_expired))
-            cursor, counts, longest, oldest, expired_owners, spoilt, *of_ecq = await _scan_slice(redis, policy, node, args)
-            stats.take(counts, longest, oldest, spoilt, *of_ecq)
-            stats.seconds += time.perf_counter() - began
+            started = time.perf_counter()
+            args = (0, cursor, keys_a_slice, *limits, *stats.limits, max(0, ecq_expired_upto))
+            reply = await _scan_slice(redis, policy, node, args)
+            cursor, counts, longest, oldest, expired_owners, spoilt, *ecq_parts = reply
+            stats.take(counts, longest, oldest, spoilt, *ecq_parts)
+            stats.seconds += time.perf_counter() - started
             yield [owner.decode() for owner in expired_owners]
             if cursor == b"0":
                 break
 
 
 async def _nodes(redis: Redis) -> list[dict[str, Any]]:
-    """The keyword arguments that address each node that holds keys."""
+    """Return, for each node that holds keys, the keyword arguments with which `execute_command` addresses the node."""
     if not is_cluster(redis):
         return [{}]
     await cast(Any, redis.ping())  # an unused client does not know its nodes yet
@@ -146,26 +154,33 @@ async def _scan_slice(redis: Redis, policy: Policy, node: dict[str, Any], args: 
         try:
             return [await redis.execute_command(*command, **node) for command in commands]
         except ResponseError as exc:
-            return [exc]  # the batch has one command, and this is its reply
+            return [exc]  # the reply to the only command of the batch
 
-    batch = Batch(policy, of_cluster=False)  # each node is addressed on its own
+    batch = Batch(policy, of_cluster=False)  # it runs on a single node, even of a cluster
     batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
-    return (await drive(batch.exchanges(), execute))[0]
+    (reply,) = await drive(batch.exchanges(), execute)
+    return reply
 
 
-def _most(known: Named, found: list[Any]) -> Named:
-    return nlargest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))  # SCAN may return a key twice
+def _largest(known: Named, flat: list[Any]) -> Named:
+    """Join the known queues with those of a reply, and return those with the largest numbers."""
+    by_owner = dict(known + _pairs(flat))  # a dict, because SCAN may return a key twice
+    return nlargest(MAX_NAMED_QUEUES, by_owner.items(), itemgetter(1))
 
 
-def _least(known: Named, found: list[Any]) -> Named:
-    return nsmallest(MAX_NAMED_QUEUES, dict(known + _pairs(found)).items(), itemgetter(1))
+def _smallest(known: Named, flat: list[Any]) -> Named:
+    """Join the known queues with those of a reply, and return those with the smallest numbers."""
+    by_owner = dict(known + _pairs(flat))
+    return nsmallest(MAX_NAMED_QUEUES, by_owner.items(), itemgetter(1))
 
 
-def _shortest(longest: Named) -> int:
+def _min_length(longest: Named) -> int:
+    """The length that a queue must exceed to enter the list; 0 if the list is not full."""
     return longest[-1][1] if len(longest) == MAX_NAMED_QUEUES else 0
 
 
-def _youngest(oldest: Named) -> int:
+def _max_seq(oldest: Named) -> int:
+    """The seq below which a queue's oldest entry must be for the queue to enter the list; MAX_SEQ if the list is not full."""
     return oldest[-1][1] if len(oldest) == MAX_NAMED_QUEUES else MAX_SEQ
 
 

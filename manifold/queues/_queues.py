@@ -23,23 +23,23 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
     """
 
     async def store_trigger(self, seq: int, trigger: EntryTrigger) -> None:
-        """Store what the entries of a trigger share. A key of a wrong type is left alone: the lake has the trigger too."""
+        """Store what the entries of a trigger share. A key of a wrong type is left unchanged: the lake has the trigger too."""
         batch = self.batch()
         for command in _commands.store_trigger(self.policy, seq, trigger):
             batch.call(command, int)
         await batch.run(tolerant=True)
 
     async def triggers(self, seqs: Sequence[int]) -> list[EntryTrigger | None]:
-        """What the entries of each trigger share, in one round trip; None where the key is missing or of a wrong type."""
+        """Read what the entries of each trigger share, in one round trip; None for a trigger whose key is missing or corrupt."""
         batch = self.batch()
         for seq in seqs:
             batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id", "campaign", "until"), _trigger)
         return [None if is_corrupt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
-        """Store a payload, and queue the entries that waited for it.
+        """Store a payload, and queue the entries that were parked because it was missing.
 
-        Returns `stored`, `same`, or `differs`: this data_id already has other bytes, and nothing has changed.
+        Returns `stored`, `same`, or `differs` if the data_id already has other bytes, in which case nothing changes.
         """
         batch = self.batch()
         batch.call(_commands.store_data(self.policy, data_id, payload), lambda word: bytes(word).decode())
@@ -49,9 +49,9 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
         return str(word)
 
     async def take_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
-        """Read payloads in one round trip, in order, and list those of the data_ids for which entries are parked.
+        """Read payloads in one round trip. Returns them in order, and the data_ids for which entries are parked.
 
-        A payload is None where Redis lacks it, or the key has a wrong type. Each read restarts the payload's retention.
+        A payload is None if Redis lacks it or its key has a wrong type. Each read restarts the retention of the payload.
         """
         batch = self.batch()
         for data_id in data_ids:
@@ -59,7 +59,7 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
         return await self._with_waiting(batch, data_ids)
 
     async def data_sizes(self, data_ids: Sequence[str]) -> list[int]:
-        """The size of each payload in bytes, in one round trip; 0 where Redis lacks it."""
+        """Read the size of each payload in bytes, in one round trip; 0 if Redis lacks the payload."""
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("STRLEN", keys.data(data_id)), int)
@@ -69,20 +69,25 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
         """Restore payloads that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
 
         Raises:
-            redis.OutOfMemoryError: Redis had no memory for some of them.
+            redis.OutOfMemoryError: Redis had no memory for some of the payloads.
         """
         batch = self.batch()
         for data_id, payload in payloads.items():
             batch.call(_commands.store_data(self.policy, data_id, payload), bytes)
-        return (await self._with_waiting(batch, list(payloads)))[1]
+        _, waited_for = await self._with_waiting(batch, list(payloads))
+        return waited_for
 
     async def _with_waiting(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
-        """Run a batch with one command per data_id; returns replies (None for an error) and the data_ids with parked entries."""
+        """Run a batch that has one command for each data_id.
+
+        Returns the replies, None for that of a corrupt key, and the data_ids for which entries are parked.
+        """
         for data_id in data_ids:
             batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
         replies = [None if is_corrupt(reply) else reply for reply in await batch.run(tolerant=True)]
-        waits = replies[len(data_ids) :]
-        return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
+        payload_replies, exists_replies = replies[: len(data_ids)], replies[len(data_ids) :]
+        waited_for = [data_id for data_id, exists in zip(data_ids, exists_replies, strict=True) if exists]
+        return payload_replies, waited_for
 
     async def corrupt_key(self, queue: str) -> str | None:
         """Describe the queue's first key with a wrong type, naming the key and its type; None if there is none."""

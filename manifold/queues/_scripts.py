@@ -10,11 +10,14 @@ LOAD_COMMANDS: list[Args] = []  # commands that load all scripts into a Redis, o
 
 
 class Script:
-    """A `.lua` file. Only a script that `needs_memory` is rejected when Redis is out of memory, because delivering frees memory.
+    """A Lua file of `package`, known to Redis by its SHA-1.
 
-    `prepends` names the files that precede it: `_owner` for a fanout queue, also `_ecq` for a compacted one. `calls` names
-    another verb, which becomes a function of its arguments. `before` names a file that precedes all others: a shortcut. `package`
-    is the package whose folder `lua` has the verb's own file.
+    Only a script that `needs_memory` is rejected when Redis is out of memory; all others run, because delivering frees memory.
+    `prepends` names the files of shared code that precede the script: `_owner` for a fanout queue, and also `_ecq` for a
+    compacted
+    queue. `calls` names another script that this one calls, as a function of its arguments. `before` names a file that runs
+    before
+    all others, as a shortcut.
     """
 
     def __init__(
@@ -27,21 +30,22 @@ class Script:
         before: str = "",
         package: str = "manifold.queues",
     ) -> None:
-        head = "".join(map(_text, prepends))
+        shared_code = "".join(map(_text, prepends))
         if prepends and not needs_memory:
-            head = "#!lua flags=allow-oom\n" + head
+            shared_code = "#!lua flags=allow-oom\n" + shared_code
         if calls:
-            head += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
+            shared_code += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
         if before:
-            head = _text(before) + head
-        text = head + _text(name, package)
+            shared_code = _text(before) + shared_code
+        text = shared_code + _text(name, package)
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         LOAD_COMMANDS.append(("SCRIPT", "LOAD", text))
 
 
-NO_SHARED_CODE: tuple[str, ...] = ()  # no shared code: its keys belong to no owner
+NO_SHARED_CODE: tuple[str, ...] = ()  # for scripts whose keys belong to no owner
 ECQ_SHARED_CODE = ("_owner", "_ecq")
 
 
 def _text(name: str, package: str = "manifold.queues") -> str:
-    return (files(package) / "lua" / f"{name}.lua").read_text()  # not by path: on a Spark cluster, the code is inside an archive
+    # Not by path, because on a Spark cluster the code is inside an archive.
+    return (files(package) / "lua" / f"{name}.lua").read_text()

@@ -25,26 +25,30 @@ class Streams:
             await self.redis.xgroup_create(stream, group, id="0", mkstream=True)
         except OutOfMemoryError:  # raised even if the group exists
             groups: Any = await self.redis.xinfo_groups(stream)
-            if group not in {_as_text(each["name"]) for each in groups}:
+            if group not in {_to_text(info["name"]) for info in groups}:
                 raise
         except ResponseError as exc:
             if "BUSYGROUP" not in str(exc):
                 raise
 
 
-def records_of(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-    """Parse a reply to XREADGROUP into [(stream, [(record id, fields), …]), …], under RESP2 and RESP3, raw or parsed."""
-    by_stream = found.items() if isinstance(found, dict) else found or ()
-    return [(name, [_record(*record) for record in _records(records)]) for name, records in by_stream]
+def records_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """Parse a reply to XREADGROUP into [(stream, [(record id, fields), …]), …].
+
+    The reply may be of RESP2 or RESP3, and raw or already parsed by redis-py.
+    """
+    by_stream = reply.items() if isinstance(reply, dict) else reply or ()
+    return [(stream, [_record(*record) for record in _records(records)]) for stream, records in by_stream]
 
 
 def _records(records: list[Any]) -> list[Any]:
-    """The records of one stream. redis-py wraps those of RESP3 in another list."""
-    return records[0] if records and isinstance(records[0], list) and not isinstance(records[0][0], bytes) else records
+    """The records of one stream. redis-py wraps the records of RESP3 in another list, which is removed here."""
+    is_wrapped = records and isinstance(records[0], list) and not isinstance(records[0][0], bytes)
+    return records[0] if is_wrapped else records
 
 
 def _record(record_id: bytes, fields: Any) -> tuple[bytes, dict[bytes, bytes]]:
-    """A record with its fields as a dict. `fields` is a dict, a flat list, or None if the record was deleted."""
+    """Return a record with its fields as a dict. `fields` is a dict, a flat list, or None if the record was deleted."""
     if isinstance(fields, dict):
         return record_id, fields
     return record_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
@@ -55,5 +59,5 @@ def texts(replies: Any) -> list[str]:
     return [reply.decode() for reply in replies]
 
 
-def _as_text(name: bytes | str) -> str:
+def _to_text(name: bytes | str) -> str:
     return name.decode() if isinstance(name, bytes) else name

@@ -17,32 +17,38 @@ LOADED_AGAIN = "the queues were loaded again meanwhile; catching up"
 CHANGED = "the queues changed since the last watermark: Redis rolled back, or the queues were reloaded"
 
 
-def why_not_loaded(found: bytes | str | None) -> str:
-    """Say why nothing can be added to the load that a recorder knows, if Redis has the load `found` now."""
-    return LOADED_AGAIN if found else NOT_LOADED
+def why_not_loaded(current_load: bytes | str | None) -> str:
+    """Say why a recorder cannot add entries to the load that it knows.
+
+    `current_load` identifies the load that Redis has now; None if it has none.
+    """
+    return LOADED_AGAIN if current_load else NOT_LOADED
 
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """The watermarks of one recorder as stored in Redis: one of each kind, or in a cluster one per part of the slots."""
+    """The watermarks of one recorder as stored in Redis.
 
-    loaded: tuple[bytes, ...]  # when the queues were loaded; empty: missing
-    enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`; empty: missing
+    `loaded` and `enqueued_marks` have one item; in a cluster, one for each part of the slots. A missing key is an empty item.
+    """
+
+    loaded: tuple[bytes, ...]  # when the queues were loaded
+    enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`
     loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
-    loaded_ecq_seq: int | None = None  # the same for this recorder's stream `ecq`; either may be greater
+    loaded_ecq_seq: int | None = None  # the same for this recorder's stream `ecq`; less or greater than `loaded_seq`
 
     @property
     def load_id(self) -> bytes | None:
-        """What identifies the last load of the queues; None if they do not hold everything pending."""
+        """Identifies the last load of the queues; None if they do not hold everything that is pending."""
         return self.loaded[0] if all(self.loaded) else None
 
     @property
     def enqueued_seq(self) -> int | None:
-        """The seq up to which this recorder has handed everything over since the queues were loaded; None if it has not."""
-        parts = [mark.split(b" ") for mark in self.enqueued_marks]
-        if any(len(part) != 2 or part[0] != self.load_id for part in parts):
+        """The seq up to which this recorder has enqueued everything since the queues were loaded; None if nothing."""
+        pairs = [mark.split(b" ") for mark in self.enqueued_marks]
+        if any(len(pair) != 2 or pair[0] != self.load_id for pair in pairs):
             return None
-        return min(int(seq) for _, seq in parts)
+        return min(int(seq) for _, seq in pairs)
 
     @property
     def complete_seq(self) -> int | None:
@@ -51,12 +57,12 @@ class Watermarks:
 
     @property
     def complete_ecq_seq(self) -> int | None:
-        """As `complete_seq`, for compacted queues."""
+        """The seq up to which the compacted queues hold everything that this recorder has recorded; None if unknown."""
         return self.loaded_ecq_seq if self.enqueued_seq is None else self.enqueued_seq
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the queues were filled from the lake and this recorder has handed over nothing since."""
+        """Whether the queues were loaded from the lake, and this recorder has enqueued nothing since."""
         return self.enqueued_seq is None and not (self.loaded_seq is None and self.loaded_ecq_seq is None)
 
 
@@ -69,50 +75,57 @@ class WatermarkedQueues(Streams):
 
     async def marks(self, node: int) -> Watermarks:
         """Read the watermarks of the recorder `node`."""
-        loaded, handed = self._keys(node)
+        loaded_keys, enqueued_keys = self._keys(node)
         batch = self.batch()
-        for key in (*loaded, *handed):
+        for key in (*loaded_keys, *enqueued_keys):
             batch.call(("GET", key), _or_empty)
         for field in (keys.taken_field(node), keys.taken_field(node, of_ecq=True)):
             batch.call(("HGET", keys.REBUILT_UP_TO, field), _or_empty)
-        *found, taken, taken_ecq = await batch.run()
-        of_lake = (int(seq) if seq else None for seq in (taken, taken_ecq))
-        return Watermarks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
+        *marks, raw_seq, raw_ecq_seq = await batch.run()
+        loaded, enqueued_marks = tuple(marks[: len(loaded_keys)]), tuple(marks[len(loaded_keys) :])
+        loaded_seq = int(raw_seq) if raw_seq else None
+        loaded_ecq_seq = int(raw_ecq_seq) if raw_ecq_seq else None
+        return Watermarks(loaded, enqueued_marks, loaded_seq, loaded_ecq_seq)
 
     async def advance_watermark(self, node: int, marks: Watermarks, seq: int) -> Watermarks:
-        """Advance this recorder's watermark: the queues hold everything up to `seq`. Returns the new watermarks.
+        """Advance this recorder's watermark, because the queues hold everything up to `seq`. Returns the new watermarks.
 
         Raises:
             Retryable: the watermarks in Redis are no longer `marks`.
         """
-        loaded, handed = self._keys(node)
-        new = b"%s %d" % (marks.load_id, seq)
+        loaded_keys, enqueued_keys = self._keys(node)
+        new_mark = b"%s %d" % (marks.load_id, seq)
         batch = self.batch()
-        for key in loaded:
+        for key in loaded_keys:
             batch.call(("GET", key), _or_empty)
-        for key, before in zip(handed, marks.enqueued_marks, strict=True):
-            batch.call(_commands.swap(key, before, new), int)
-        found = await batch.run()
-        if tuple(found[: len(loaded)]) != marks.loaded or not all(found[len(loaded) :]):
+        for key, old_mark in zip(enqueued_keys, marks.enqueued_marks, strict=True):
+            batch.call(_commands.swap(key, old_mark, new_mark), int)
+        replies = await batch.run()
+        loaded, were_swapped = tuple(replies[: len(loaded_keys)]), replies[len(loaded_keys) :]
+        if loaded != marks.loaded or not all(were_swapped):
             raise Retryable(CHANGED)
-        return Watermarks(marks.loaded, (new,) * len(handed), marks.loaded_seq, marks.loaded_ecq_seq)
+        return Watermarks(marks.loaded, (new_mark,) * len(enqueued_keys), marks.loaded_seq, marks.loaded_ecq_seq)
 
     async def mark_incomplete(self, marks: Watermarks) -> None:
-        """Mark the queues as incomplete, so that they need a rebuild, unless they were loaded since `marks`."""
+        """Mark the queues as incomplete, so that they need a rebuild, unless they were loaded again since `marks` were read."""
         batch = self.batch()
-        for key, value in zip(keys.loaded_marks(of_cluster=is_cluster(self.redis)), marks.loaded, strict=True):
-            batch.call(_commands.swap(key, value, b""), int)
+        loaded_keys = keys.loaded_marks(of_cluster=is_cluster(self.redis))
+        for key, old_mark in zip(loaded_keys, marks.loaded, strict=True):
+            batch.call(_commands.swap(key, old_mark, b""), int)
         await batch.run()
 
     async def drop_watermark(self, node: int) -> None:
-        """Delete the watermark of this recorder, because it hands nothing over."""
+        """Delete the watermark of this recorder, because it enqueues nothing."""
         batch = self.batch()
         for key in keys.watermark_keys(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
     async def require_full_populate(self) -> None:
-        """Make the next populate compare the whole lake, because a Redis that rolled back may lack what earlier ones loaded."""
+        """Make the next populate compare the queues with the whole lake.
+
+        This is necessary after Redis rolled back, because it may lack entries that earlier populates loaded.
+        """
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
             batch.call(("DEL", key), int)

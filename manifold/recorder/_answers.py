@@ -20,16 +20,15 @@ from manifold.recorder._rate_limit import Admission, RateLimit, answering_vehicl
 from manifold.recorder._window import Window
 from manifold.settings import Settings
 
-IN_FLIGHT = 200  # answers that the broker may send before the first is on disk; as many are recorded with one group
-MAX_HELD_BYTES = 4 << 20
-
+IN_FLIGHT = 200  # maximum number of unacknowledged answers, and of answers that are recorded with one group
+MAX_HELD_BYTES = 4 << 20  # bytes of unacknowledged answers above which the client stops reading
 log = structlog.get_logger(__name__)
 
 
 class Answers:
     """Accepts answers while `async with answers` lasts. An answer enters no queue, and its vehicle gets no receipt.
 
-    A response that does not claim to be an answer, or exceeds the vehicle's rate, is acknowledged and not recorded.
+    A response that does not claim to be an answer, or that exceeds the vehicle's rate, is acknowledged without being recorded.
     """
 
     def __init__(self, settings: Settings, mqtt: Mqtt, next_seq: Callable[[], int]) -> None:
@@ -62,19 +61,20 @@ class Answers:
 
     @property
     def problem(self) -> str | None:
-        """Why no answers arrive, or None."""
+        """Why no answers arrive; None if they can arrive."""
         if self._mqtt.ready or not self._settings.campaign_answers:
             return None
         return f"not subscribed to answers of vehicles at {self._settings.mqtt}"
 
     @property
     def is_empty(self) -> bool:
-        """Whether no answer waits."""
+        """Whether no answer waits to be recorded."""
         return not self._waiting
 
     def take(self) -> list[Incoming]:
-        """Build the records of answers that wait, in order; `settle` them once they are on disk."""
-        return [self._incoming(*self._waiting.popleft()) for _ in range(min(len(self._waiting), IN_FLIGHT))]
+        """Remove up to `IN_FLIGHT` waiting answers and build their records, in order. Call `settle` once they are on disk."""
+        count = min(len(self._waiting), IN_FLIGHT)
+        return [self._incoming(*self._waiting.popleft()) for _ in range(count)]
 
     def settle(self, group: Iterable[Incoming]) -> None:
         """Acknowledge recorded answers."""
@@ -97,22 +97,23 @@ class Answers:
             self.on_arrived()
 
     def _forget_redelivered(self) -> None:
-        """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
-        waiting, self._waiting = self._waiting, deque()
-        for message, admission in waiting:
+        """Drop the waiting QoS 1 messages when the session is resumed, because the broker redelivers them."""
+        received, self._waiting = self._waiting, deque()
+        for message, admission in received:
             if message.qos == 0:
                 self._waiting.append((message, admission))
             else:
                 self._window.release(message)
 
     def _incoming(self, message: Message, admission: Admission) -> Incoming:
-        content, seq = self._parse(message, admission), self._next_seq()
-        payload, properties = cut(message)
+        content = self._parse(message, admission)
+        seq = self._next_seq()
+        cut_payload, properties = cut(message)
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         refused = plain(content.reason) if isinstance(content, Refused) else None
-        kept = payload if refused else message.payload
+        payload = cut_payload if refused else message.payload
         envelope = Envelope(
-            seq, datetime.now(UTC), Stream.ANSWER, message.topic, kept, message.qos, headers, refused_because=refused
+            seq, datetime.now(UTC), Stream.ANSWER, message.topic, payload, message.qos, headers, refused_because=refused
         )
         return Incoming(envelope, message, refused_because=refused)
 
@@ -124,7 +125,7 @@ class Answers:
             return Refused(f"answers of this vehicle come faster than {limit}; wait, or raise the setting")
         try:
             return parse_answer(message.topic, message.payload)
-        except Exception as exc:  # otherwise one answer would end the recorder, again at every redelivery
+        except Exception as exc:  # uncaught, it would end the recorder at every redelivery of this answer
             log.exception("answer could not be parsed", topic=message.topic[:SHOWN], size=len(message.payload))
             return Refused(
                 f"parsing it failed ({type(exc).__name__}), which is a fault of the recorder; its first bytes are kept"

@@ -1,7 +1,7 @@
-"""Hands brakes of campaigns over to the queues: at once, whether or not anything else is handed over.
+"""Hands the brakes of campaigns over to the queues as soon as they are recorded, even while the direct enqueue is suspended.
 
-Brakes may arrive in any order: of two, the one with the greater seq counts (`brake.lua`). So brakes that were recorded while
-Redis was away, or that Redis has lost, are simply handed over again.
+Brakes may arrive in any order: of two brakes of one campaign, the one with the greater seq counts (`brake.lua`). So brakes that
+were recorded while Redis was unavailable, or that Redis has lost, are simply handed over again.
 """
 
 import asyncio
@@ -23,32 +23,37 @@ from manifold.recorder._replay import ReplaySource
 
 AWAY = "recorded, but not in force yet: the queues are away ({}); it comes into force as soon as they are back"
 LATE = "recorded, but not in force yet: a later order is in force, by the clock of another recorder; pause it again"
-FORGET_S = 3600  # between two removals of brakes that are older than any entry
-FORGET_LATER_MS = 86_400_000  # a brake is kept so much longer than an entry: a release may be recorded just after it
-ARCHIVE_AGAIN_S = 5.0  # pause between two attempts to read an archive that was unreadable
-AGAIN_S = 0.05  # pause between two attempts to hand over what Redis missed: dispatchers go on as soon as it is back
+FORGET_INTERVAL_S = 3600  # seconds between two removals of brakes that are older than any entry
+# How much longer a brake is kept than an entry, because a release of its campaign may be recorded just after the brake.
+EXTRA_RETENTION_MS = 86_400_000
+ARCHIVE_RETRY_S = 5.0  # pause between two attempts to read an archive that was unreadable
+# Pause between two attempts to hand over missed brakes. It is short because dispatchers resume as soon as Redis is available.
+RETRY_S = 0.05
 
 log = structlog.get_logger(__name__)
 
 
 class Brakes:
-    """The brakes that this recorder hands over. `queues` must not be guarded: brakes fit any Redis.
+    """The brakes that this recorder hands over. `queues` must not use a guarded client, because brakes may go to any Redis.
 
-    Orders older than the retention of entries are not handed over again: there is no entry that they could stop.
+    Orders that are older than the retention of entries are not handed over again, because no entry is left for them to stop.
     """
 
     def __init__(self, queues: Queues, recorded: ReplaySource) -> None:
         self._queues, self._recorded = queues, recorded
-        # Each names a Redis by its run id and the time since which it has had brakes.
-        self._complete_in: tuple[str, bytes] | None = None  # the Redis that has all brakes
-        self._incomplete_in: tuple[str, bytes] | None = None  # the Redis that lacks those of the archive, which was unreadable
+        # A Redis is identified by its run id and the time at which brakes were first loaded into it.
+        self._complete_redis: tuple[str, bytes] | None = None  # the Redis that has all brakes
+        self._incomplete_redis: tuple[str, bytes] | None = None  # the Redis that lacks the brakes of the unreadable archive
         self._is_incomplete = asyncio.Event()
-        self._missed: list[Braking] = []  # recorded while Redis was away
+        self._missed: list[Braking] = []  # brakes recorded while Redis was unavailable
         self._has_missed = asyncio.Event()
-        self._forget_at = 0.0  # monotonic seconds
+        self._forget_at = 0.0  # when to remove old brakes next, in monotonic seconds
 
     async def run(self) -> None:
-        """Hand over what Redis missed once it is back, and the archive's brakes once it is readable; runs forever."""
+        """Hand over missed brakes once Redis is available, and the archive's brakes once the archive is readable.
+
+        Never returns.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hand_over_missed(), name="recorder.brakes.missed")
             group.create_task(self._hand_over_archived(), name="recorder.brakes.archived")
@@ -56,7 +61,7 @@ class Brakes:
     async def _hand_over_missed(self) -> None:
         while True:
             await self._has_missed.wait()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             missed = list(self._missed)
             try:
                 await self._queues.brake(missed)
@@ -68,39 +73,40 @@ class Brakes:
             log.info("campaign brakes that redis missed are handed over", orders=len(missed))
 
     async def _hand_over_archived(self) -> None:
-        """Hand over the archive's brakes once it is readable. A task of its own, because reading may take minutes to fail."""
+        """Hand over the archive's brakes once the archive is readable, in a task of its own: reading may take minutes to fail."""
         while True:
             await self._is_incomplete.wait()
-            await asyncio.sleep(ARCHIVE_AGAIN_S)
-            incomplete_in = self._incomplete_in
+            await asyncio.sleep(ARCHIVE_RETRY_S)
+            redis_before = self._incomplete_redis
             try:
                 brakings = await asyncio.to_thread(self._recorded_brakes)
                 await self._queues.brake(brakings)
             except (RedisError, OSError, pa.ArrowException):
                 continue
-            if self._incomplete_in is incomplete_in:  # otherwise another Redis, which lacks them, has taken its place
-                self._complete_in, self._incomplete_in = incomplete_in, None
+            if self._incomplete_redis is redis_before:  # otherwise another Redis is in use by now and lacks these brakes
+                self._complete_redis, self._incomplete_redis = redis_before, None
                 self._is_incomplete.clear()
             log.info("archive readable again; its campaign brakes are handed over to redis", orders=len(brakings))
 
     async def hand_over(self, group: Sequence[Incoming]) -> None:
-        """Hand the brakes of this group over to Redis, and note on each order whether it is in force."""
-        ordered = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
-        if not ordered:
+        """Hand the brakes of this group over to Redis, and set `not_in_force` on each order that has no effect yet."""
+        orders = [incoming for incoming in group if incoming.braking is not None and incoming.offerable]
+        if not orders:
             return
-        brakings = [incoming.braking for incoming in ordered if incoming.braking is not None]
+        brakings = [incoming.braking for incoming in orders if incoming.braking is not None]
         try:
-            all_are_on = await self._queues.brake(brakings) == len(brakings)
+            changed = await self._queues.brake(brakings)
+            all_are_on = changed == len(brakings)
             known = {} if all_are_on else (await self._queues.brakes()).brakes
         except (RedisError, ValueError) as exc:
-            self._complete_in = self._incomplete_in = None
+            self._complete_redis = self._incomplete_redis = None
             self._missed += brakings
             self._has_missed.set()
             log.warning("campaign brakes recorded, but not handed over to redis", orders=len(brakings), reason=why(exc))
-            for incoming in ordered:
+            for incoming in orders:
                 incoming.not_in_force = AWAY.format(why(exc))
             return
-        for incoming, braking in zip(ordered, brakings, strict=True):
+        for incoming, braking in zip(orders, brakings, strict=True):
             incoming.applied = True
             if not all_are_on and not known.get(braking.campaign, braking.brake).is_on:
                 incoming.not_in_force = LATE
@@ -108,44 +114,48 @@ class Brakes:
     async def recheck(self) -> None:
         """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
 
-        If the archive is unreadable, only the journal's brakes are handed over here, and `run` does the rest.
+        If the archive is unreadable, this method hands over only the journal's brakes, and `run` hands over the archive's brakes
+        later.
 
         Raises:
             redis.RedisError, OSError, pyarrow.ArrowException: it failed; call it again.
         """
-        found, since = await run_id(self._queues.redis), await self._queues.brakes_since()
-        if since and monotonic() >= self._forget_at:
-            self._forget_at = monotonic() + FORGET_S
+        redis_run_id = await run_id(self._queues.redis)
+        loaded_since = await self._queues.brakes_since()  # empty if Redis has never had brakes
+        if loaded_since and monotonic() >= self._forget_at:
+            self._forget_at = monotonic() + FORGET_INTERVAL_S
             try:
-                await self._queues.forget_brakes(self._seq_ago(FORGET_LATER_MS))
+                await self._queues.forget_brakes(self._oldest_seq(EXTRA_RETENTION_MS))
             except ValueError as exc:
                 log.warning("brakes not readable: nothing of a campaign is sent", reason=str(exc))
-        if since and (found, since) in (self._complete_in, self._incomplete_in):
+        current_redis = redis_run_id, loaded_since
+        if loaded_since and current_redis in (self._complete_redis, self._incomplete_redis):
             return
         try:
             brakings = await asyncio.to_thread(self._recorded_brakes)
         except (OSError, pa.ArrowException) as exc:
-            if not since:
+            if not loaded_since:
                 raise
             log.warning("archive unreadable; its campaign brakes are handed over as soon as it is readable", reason=str(exc))
             await self._queues.brake(await asyncio.to_thread(self._journaled_brakes))
-            self._incomplete_in = found, since
+            self._incomplete_redis = current_redis
             self._is_incomplete.set()
             return
         await self._queues.load_brakes(brakings)
-        # `since` is empty if Redis had no brakes. It has changed now, so the next call hands them over once more: another
-        # recorder may have been first.
-        self._complete_in, self._incomplete_in = (found, since), None
+        # If Redis had no brakes, `loaded_since` is empty in `current_redis` but set in Redis now. So the next call hands all
+        # brakes over once more, which is intended: another recorder may have loaded its brakes first.
+        self._complete_redis, self._incomplete_redis = current_redis, None
         self._is_incomplete.clear()
         if brakings:
             log.info("campaign brakes handed over to redis again", orders=len(brakings))
 
     def _recorded_brakes(self) -> list[Braking]:
-        return list(brakings_of(self._recorded.campaigns(self._seq_ago())))
+        return list(brakings_of(self._recorded.campaigns(self._oldest_seq())))
 
-    def _seq_ago(self, more_ms: int = 0) -> int:
-        """The oldest seq at which an entry is kept, or one that is `more_ms` older."""
-        return seq_of(max(EPOCH_MS, wall_clock_ms() - self._queues.policy.retention_ms - more_ms), 0, 0)
+    def _oldest_seq(self, extra_ms: int = 0) -> int:
+        """The smallest seq within the retention of entries, extended by `extra_ms`."""
+        oldest_ms = wall_clock_ms() - self._queues.policy.retention_ms - extra_ms
+        return seq_of(max(EPOCH_MS, oldest_ms), 0, 0)
 
     def _journaled_brakes(self) -> list[Braking]:
         return list(brakings_of(self._recorded.journaled(Stream.CAMPAIGN)))

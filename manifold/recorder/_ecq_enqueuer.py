@@ -15,7 +15,7 @@ from manifold.recorder._corrupt_keys import CorruptQueues, Sent
 from manifold.recorder._parser import Incoming
 
 MESSAGES_PER_FLUSH = 1000
-Known = EcqAck | tuple[int, Rewind]  # the rewind's own seq, and the rewind
+Known = EcqAck | tuple[int, Rewind]  # an acknowledgement, or a rewind after its own seq
 
 
 class EcqEnqueuer:
@@ -28,31 +28,34 @@ class EcqEnqueuer:
     def __init__(self, queues: Queues, corrupt: CorruptQueues) -> None:
         self._queues, self._corrupt = queues, corrupt
 
-    async def offer(self, asked: Sequence[Incoming], load_id: bytes | None) -> None:
-        """Enqueue writes and rewinds in seq order into the queues of the load `load_id`; up to 1,000 per round trip."""
-        for start in range(0, len(asked), MESSAGES_PER_FLUSH):
-            await self._offer(asked[start : start + MESSAGES_PER_FLUSH], load_id or b"")
+    async def offer(self, messages: Sequence[Incoming], load_id: bytes | None) -> None:
+        """Enqueue writes and rewinds in seq order, up to 1,000 per round trip, into the queues of the load `load_id`."""
+        for start in range(0, len(messages), MESSAGES_PER_FLUSH):
+            await self._offer(messages[start : start + MESSAGES_PER_FLUSH], load_id or b"")
 
-    async def replay(self, known: Iterable[Known]) -> None:
+    async def replay(self, changes: Iterable[Known]) -> None:
         """Repeat acknowledgements and rewinds in the order of epochs: a rewind before the acknowledgements that followed it."""
-        sent = [_again(one) for one in sorted(known, key=_epoch)]
-        for start in range(0, len(sent), MESSAGES_PER_FLUSH):
-            some, batch = sent[start : start + MESSAGES_PER_FLUSH], self._queues.batch()
-            for queue, verb in some:
+        verbs_by_epoch = [_verb_of(change) for change in sorted(changes, key=_epoch_key)]
+        for start in range(0, len(verbs_by_epoch), MESSAGES_PER_FLUSH):
+            chunk = verbs_by_epoch[start : start + MESSAGES_PER_FLUSH]
+            batch = self._queues.batch()
+            for queue, verb in chunk:
                 batch.add(queue, verb, wall_clock_ms())
-            replies = zip(some, await batch.run(tolerant=True), strict=True)
-            changed = {sent[0] for sent, reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
+            replies = zip(chunk, await batch.run(tolerant=True), strict=True)
+            changed = {queue for (queue, _), reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
             await self._queues.wake(changed)
 
-    async def _offer(self, asked: Sequence[Incoming], load_id: bytes) -> None:
-        """Enqueue one round trip's writes and rewinds; raises Retryable if the queues are of another load than `load_id`."""
-        of_cluster, now_ms = is_cluster(self._queues.redis), wall_clock_ms()
-        if of_cluster and (found := await self._queues.redis.get(keys.LOADED)) != load_id:
-            raise Retryable(why_not_loaded(found))
+    async def _offer(self, messages: Sequence[Incoming], load_id: bytes) -> None:
+        """Enqueue the writes and rewinds of one round trip; raises Retryable if the queues are of another load than `load_id`."""
+        in_cluster, now_ms = is_cluster(self._queues.redis), wall_clock_ms()
+        if in_cluster:
+            loaded = await self._queues.redis.get(keys.LOADED)
+            if loaded != load_id:
+                raise Retryable(why_not_loaded(loaded))
         batch = self._queues.batch()
         # A rewind does not check whether the queues are loaded; if they are not, it is offered again.
         batch.call(("GET", keys.LOADED), _identity)
-        sent = list(_verbs(asked, None if of_cluster else load_id))
+        sent = list(_verbs(messages, None if in_cluster else load_id))
         for queue, verb in sent:
             batch.add(queue, verb, now_ms)
         loaded, *answers = await batch.run(tolerant=True)
@@ -61,23 +64,31 @@ class EcqEnqueuer:
         replies = await self._corrupt.sound_by_verb(zip(sent, answers, strict=True))
         if any(reply.word == "unloaded" for _, reply in replies):
             raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
-        await self._queues.wake({queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes(verb)})
+        ready = {queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes_dispatcher(verb)}
+        await self._queues.wake(ready)
         queued = sum(reply.queued for _, reply in replies)
         _metrics.ENTRIES.labels("queued").inc(queued)
-        _metrics.ENTRIES.labels("known").inc(max(0, len(asked) - queued))
-        _metrics.ECQ_SUPERSEDED.inc(sum(reply.superseded for _, reply in replies) + len(asked) - len(sent))
+        _metrics.ENTRIES.labels("known").inc(max(0, len(messages) - queued))
+        superseded_in_group = len(messages) - len(sent)
+        _metrics.ECQ_SUPERSEDED.inc(sum(reply.superseded for _, reply in replies) + superseded_in_group)
 
 
-def _verbs(asked: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent]:
-    """One verb per message, in seq order, except for writes that a later write of the group supersedes.
+def _verbs(messages: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent]:
+    """Yield one verb per message, in seq order, except for a new write that a later write of the group supersedes.
 
-    Replayed writes are kept nevertheless: an acknowledged message is removed only if the queue itself supersedes it. `load_id` is
-    None in a cluster, where a verb can neither check whether the queues are loaded nor wake a dispatcher.
+    A replayed write is sent even then: if it was acknowledged, the queue must see it superseded in order to forget it.
+    `load_id` is None in a cluster, where a verb can neither check whether the queues are loaded nor wake a dispatcher.
     """
-    newest = {(said.client_id, said.key): incoming.seq for incoming in asked if isinstance(said := incoming.ecq, Append)}
-    for incoming in asked:
+    newest: dict[tuple[str, str], int] = {}  # (client id, key) → seq of the last write
+    for incoming in messages:
+        if isinstance(incoming.ecq, Append):
+            newest[incoming.ecq.client_id, incoming.ecq.key] = incoming.seq
+    for incoming in messages:
         match incoming.ecq:
-            case Append(client_id, key, payload) if incoming.message is None or newest[client_id, key] == incoming.seq:
+            case Append(client_id, key, payload):
+                is_replayed = incoming.message is None
+                if not is_replayed and newest[client_id, key] != incoming.seq:
+                    continue
                 if load_id is None:
                     yield ecq_queue(client_id), verbs.Append(incoming.seq, key, payload)
                 else:
@@ -86,20 +97,27 @@ def _verbs(asked: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent]:
                 yield ecq_queue(client_id), verbs.Rewind(incoming.seq, first_seq)
 
 
-def _wakes(verb: Verb) -> bool:
+def _wakes_dispatcher(verb: Verb) -> bool:
     return isinstance(verb, verbs.DirectAppend)
 
 
-def _again(one: Known) -> Sent:
-    if isinstance(one, EcqAck):
-        return ecq_queue(one.client_id), verbs.Acknowledge(one, claim=False, sends_outcome=False)
-    seq, rewind = one
+def _verb_of(change: Known) -> Sent:
+    """The queue of an acknowledgement or rewind, and the verb that repeats the change."""
+    if isinstance(change, EcqAck):
+        return ecq_queue(change.client_id), verbs.Acknowledge(change, claim=False, sends_outcome=False)
+    seq, rewind = change
     return ecq_queue(rewind.client_id), verbs.Rewind(seq, rewind.first_seq)
 
 
-def _epoch(one: Known) -> tuple[int, bool, int]:
-    """Sort key: a message written after a rewind was also acknowledged after it, whatever epoch its record has."""
-    return (max(one.epoch, one.seq), True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
+def _epoch_key(change: Known) -> tuple[int, bool, int]:
+    """The sort key for `replay`: the epoch, then the rewind that began the epoch, then its acknowledgements by seq.
+
+    A message with a greater seq than a rewind was also acknowledged after the rewind, even if its record has an older epoch.
+    """
+    if isinstance(change, EcqAck):
+        return max(change.epoch, change.seq), True, change.seq
+    rewind_seq, _ = change
+    return rewind_seq, False, 0
 
 
 def _identity(reply: bytes | None) -> bytes | None:

@@ -21,7 +21,7 @@ from manifold.recorder._parser import Incoming
 from manifold.recorder._redis import RestartGuard, run_id, why
 from manifold.recorder._state import RecorderState
 
-WATCH_S = 1.0
+WATCH_INTERVAL_S = 1.0
 FAILURES = (RedisError, Retryable, OSError, pa.ArrowException)
 OFF = "direct enqueue is off"
 STARTING = "starting"
@@ -33,9 +33,9 @@ Group = tuple[JournalFile, list[Incoming]]
 class Enqueuer:
     """Enqueues messages from the journal. `settle` is called for each message afterwards, in seq order.
 
-    While the queues are unavailable, messages are settled as not applied, and `suspended` says why. When they are back,
-    everything that they lack is enqueued first. Redis itself keeps the watermark, updated every second after the entries it
-    covers, so losing entries loses it too.
+    While the queues are unavailable, messages are settled as not applied, and `suspended` says why. When the queues are available
+    again, everything that they lack is enqueued first. Redis itself keeps the watermark, which is updated every second after the
+    entries that it covers; so a Redis that loses entries loses the watermark too.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class Enqueuer:
         settle: Callable[[JournalFile, Incoming], None],
     ) -> None:
         self.suspended: str | None = STARTING if direct_enqueuer else OFF
-        self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
+        self._direct_enqueuer, self._catch_up = direct_enqueuer, catch_up
+        self._redis, self._run_id_guard = redis, run_id_guard
         self.brakes, self._journal, self._state, self._settle = brakes, journal, state, settle
-        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()  # None: check Redis
         self._busy = self._check_pending = False
-        self._upto = 0  # greatest seq that was processed here
+        self._processed_seq = 0  # greatest seq that `run` has processed
 
     def put(self, file: JournalFile, group: list[Incoming]) -> None:
         """Add the next group, which is on disk in `file`."""
@@ -67,9 +68,9 @@ class Enqueuer:
         return self._groups.empty() and not self._busy
 
     async def start(self, last_seq: int, first_unsettled: int | None) -> None:
-        """Take over from an earlier process, whose unsettled messages may or may not be enqueued."""
+        """Take over from an earlier process. Its unsettled messages, from `first_unsettled` on, may or may not be enqueued."""
         state = self._state.state
-        self._upto = last_seq
+        self._processed_seq = last_seq
         if first_unsettled is not None and self._direct_enqueuer is not None:
             state.gap_since = min(first_unsettled, state.gap_since or first_unsettled)
             await asyncio.to_thread(self._state.save)
@@ -89,27 +90,29 @@ class Enqueuer:
             self._busy = False
 
     async def watch(self) -> None:
-        """Check regularly whether Redis is available, the same as before, and loaded; open or close a gap accordingly."""
-        while self._direct_enqueuer is None:  # an earlier process of this number may have left a watermark, which is obsolete now
+        """Check regularly whether Redis is available, the same as before, and loaded; suspend or resume the enqueue."""
+        # With the direct enqueue off, a watermark that an earlier process of this recorder left behind is obsolete.
+        while self._direct_enqueuer is None:
             try:
                 await self._catch_up.leave()
                 break
             except RedisError:
-                await asyncio.sleep(WATCH_S)
+                await asyncio.sleep(WATCH_INTERVAL_S)
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(WATCH_INTERVAL_S)
             if not self._check_pending:
                 self._check_pending = True
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
         """Enqueue a recorded group, or note the gap if enqueueing fails or is suspended; either way, settle its messages."""
-        await self.brakes.hand_over(group)  # first, and even while nothing else is handed over
+        await self.brakes.hand_over(group)  # before any entry, and even while the direct enqueue is suspended
         if self._direct_enqueuer is not None and self.suspended is None:
             try:
                 with _metrics.HANDOFF_SECONDS.time():
                     await self._direct_enqueuer.offer(group)
-                _metrics.HANDOFF_LAG_SECONDS.observe(max(0, wall_clock_ms() - unix_ms_of(group[0].seq)) / 1000)
+                lag_ms = max(0, wall_clock_ms() - unix_ms_of(group[0].seq))
+                _metrics.HANDOFF_LAG_SECONDS.observe(lag_ms / 1000)
             except FAILURES as exc:
                 await self._suspend(why(exc), group)
         elif self._direct_enqueuer is not None and self._state.state.gap_since is None:
@@ -119,13 +122,15 @@ class Enqueuer:
             self._journal.annotate(file, annotations)
         for incoming in group:
             self._settle(file, incoming)
-        self._upto = max(self._upto, group[-1].seq)
+        self._processed_seq = max(self._processed_seq, group[-1].seq)
 
     async def _suspend(self, reason: str, group: Sequence[Incoming] = ()) -> None:
+        """Suspend the direct enqueue; if a `group` was not enqueued, the gap begins with its first message."""
         for incoming in group:
             incoming.applied = False
         if self.suspended is None:
-            log.warning("direct enqueue suspended", reason=reason, since_seq=group[0].seq if group else self._upto + 1)
+            since_seq = group[0].seq if group else self._processed_seq + 1
+            log.warning("direct enqueue suspended", reason=reason, since_seq=since_seq)
         self.suspended = reason
         self._run_id_guard.expected = None
         _metrics.DIRECT_ENQUEUE.set(0)
@@ -135,7 +140,10 @@ class Enqueuer:
 
     async def _check_redis(self) -> None:
         if self._direct_enqueuer is not None:
-            await (self._advance_watermark() if self.suspended is None else self._try_resume())
+            if self.suspended is None:
+                await self._advance_watermark()
+            else:
+                await self._try_resume()
             return
         try:
             await self.brakes.recheck()
@@ -143,40 +151,44 @@ class Enqueuer:
             log.warning("campaign brakes in redis not checked", reason=why(exc))
 
     async def _advance_watermark(self) -> None:
-        """Advance the watermark; suspend if that fails: the queues may lack something."""
+        """Advance the watermark; suspend the direct enqueue if that fails, because the queues may lack messages."""
         assert self._direct_enqueuer is not None
         try:
             await self.brakes.recheck()
-            await self._catch_up.advance(self._passed())
+            await self._catch_up.advance(self._last_processed_seq())
             await self._direct_enqueuer.corrupt.recheck()
         except FAILURES as exc:
             await self._suspend(why(exc))
 
-    def _passed(self) -> int:
-        """The seq up to which every message was processed here. Outcomes are not enqueued, but have seqs, too."""
-        return max(self._upto, self._journal.last_seq) if self._groups.empty() else self._upto
+    def _last_processed_seq(self) -> int:
+        """The seq up to which this recorder has processed everything.
+
+        If no group waits, that is the journal's last seq, because outcomes have seqs although they are not enqueued.
+        """
+        return max(self._processed_seq, self._journal.last_seq) if self._groups.empty() else self._processed_seq
 
     async def _try_resume(self) -> None:
-        """Close the gap if Redis is available and loaded; otherwise note why not."""
+        """Close the gap and resume the direct enqueue if Redis is available and loaded; otherwise set `suspended`."""
         state = self._state.state
         try:
-            found = await run_id(self._redis)
-            await self.brakes.recheck()  # before any entry can be there that they forbid
-            self._run_id_guard.expected = found
-            gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
-            await self._catch_up.close_gap(gap, self._passed)
+            redis_run_id = await run_id(self._redis)
+            await self.brakes.recheck()  # before the queues get any entry that a brake forbids
+            self._run_id_guard.expected = redis_run_id
+            gap = Gap(self._processed_seq, state.gap_since, same_redis=state.redis_run_id == redis_run_id)
+            await self._catch_up.close_gap(gap, self._last_processed_seq)
         except FAILURES as exc:
             if why(exc) != self.suspended:
                 log.warning("direct enqueue not resumed", reason=why(exc))
-            self.suspended, self._run_id_guard.expected = why(exc), None
+            self.suspended = why(exc)
+            self._run_id_guard.expected = None
             _metrics.DIRECT_ENQUEUE.set(0)
             _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
             return
-        if state.gap_since is not None or state.redis_run_id != found:
-            state.gap_since, state.redis_run_id = None, found
+        if state.gap_since is not None or state.redis_run_id != redis_run_id:
+            state.gap_since, state.redis_run_id = None, redis_run_id
             await asyncio.to_thread(self._state.save)
         if self.suspended is not None:
-            log.info("direct enqueue on", redis_run_id=found)
+            log.info("direct enqueue on", redis_run_id=redis_run_id)
         self.suspended = None
         _metrics.DIRECT_ENQUEUE.set(1)
         _metrics.REBUILD_NEEDED.set(0)

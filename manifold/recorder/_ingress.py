@@ -1,4 +1,7 @@
-"""Accepts messages: waiting ones are validated, written and synced as one group, then enqueued. Groups grow with the load."""
+"""Accepts messages: the waiting ones are validated, written and synced as one group, then handed over to the enqueuer.
+
+Groups grow with the load.
+"""
 
 import asyncio
 from collections import Counter, deque
@@ -14,14 +17,15 @@ from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # bytes of messages written as one group
-LARGE = 256 << 10  # bytes; larger messages are validated in a thread, to keep the event loop responsive
+LARGE_PAYLOAD_BYTES = 256 << 10  # larger payloads are validated in a thread, to keep the event loop responsive
 
 
 class IngressWriter:
-    """Records messages and outcomes in groups, as `may_record` permits; `hand_over` gets each group once it is on disk.
+    """Records messages and outcomes in groups, whenever `may_record` returns.
 
-    `answer` gets redelivered messages that were recorded before, once the group is on disk. A few `answers` of vehicles are
-    recorded with each group, after all others.
+    `hand_over` gets the new messages of each group once the group is on disk. `answer` then gets the messages that are answered
+    without being recorded: redelivered messages that were recorded before, and dropped ones. With each group, a few answers of
+    vehicles are recorded too, after all other messages.
     """
 
     def __init__(
@@ -53,9 +57,9 @@ class IngressWriter:
             self._arrived.set()
 
     def forget_redelivered(self) -> None:
-        """Drop waiting QoS 1 messages after a lost connection is resumed: the broker redelivers them."""
-        waiting, self._waiting = self._waiting, deque()
-        for message in waiting:
+        """Drop the waiting QoS 1 messages when the session is resumed, because the broker redelivers them."""
+        received, self._waiting = self._waiting, deque()
+        for message in received:
             if message.qos == 0:
                 self._waiting.append(message)
             else:
@@ -88,44 +92,48 @@ class IngressWriter:
             self._busy = False
 
     async def _record_group(self) -> None:
-        """Write what waits as one group, and hand its messages over once it is on disk."""
+        """Write waiting outcomes, messages and answers as one group, and hand its messages over once the group is on disk."""
         await self._may_record()
-        outcomes, recorded = self._take_outcomes()
-        taken = await self._take_messages()
-        messages = [incoming for incoming in taken if not (incoming.is_redelivered or incoming.is_dropped)]
+        outcomes, futures = self._take_outcomes()
+        received = await self._take_messages()
+        messages = [incoming for incoming in received if not (incoming.is_redelivered or incoming.is_dropped)]
         answers = self._answers.take()
         if outcomes or messages or answers:
             file = await self._journal.append([incoming.envelope for incoming in outcomes + messages + answers])
-            for future in recorded:
+            for future in futures:
                 if not future.done():
                     future.set_result(None)
             if messages:
                 file.unsettled += len(messages)
                 self._hand_over(file, messages)
-        for incoming in taken:
+        for incoming in received:
             if incoming.is_redelivered or incoming.is_dropped:
                 self._answer(incoming)
         self._answers.settle(answers)
-        _count(outcomes + taken + answers)
+        _count(outcomes + received + answers)
 
     def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
+        """Take all waiting outcomes; returns their records, and the futures to complete once the records are on disk."""
         group: list[Incoming] = []
-        recorded = []
+        futures = []
         while self._outcomes:
             payloads, future = self._outcomes.popleft()
             group += [self._parser.take_outcome(payload) for payload in payloads]
-            recorded.append(future)
-        return group, recorded
+            futures.append(future)
+        return group, futures
 
     async def _take_messages(self) -> list[Incoming]:
-        """Take waiting messages, up to GROUP_BYTES; one that may have killed an earlier process is parsed in a child process."""
+        """Take waiting messages up to GROUP_BYTES and build their records.
+
+        A message that may have killed an earlier process is parsed in a child process.
+        """
         group: list[Incoming] = []
         size = 0
         while self._waiting and size < GROUP_BYTES:
             message = self._waiting.popleft()
             size += weight(message)
             parsed = await self._poison_guard.parse(message) if self._poison_guard.is_suspect(message) else None
-            if len(message.payload) > LARGE:
+            if len(message.payload) > LARGE_PAYLOAD_BYTES:
                 group.append(await asyncio.to_thread(self._take, message, parsed))
             else:
                 group.append(self._take(message, parsed))
@@ -141,16 +149,16 @@ class IngressWriter:
 
 
 def _count(group: Sequence[Incoming]) -> None:
-    messages, size = Counter[tuple[str, str]](), Counter[str]()
+    messages, payload_bytes = Counter[tuple[str, str]](), Counter[str]()
     for incoming in group:
         stream = incoming.envelope.stream.value
         messages[stream, _status(incoming)] += 1
         if not incoming.is_dropped:
-            size[stream] += len(incoming.envelope.payload)
-    for names, count in messages.items():
-        _metrics.MESSAGES.labels(*names).inc(count)
-    for stream, bytes_ in size.items():
-        _metrics.BYTES.labels(stream).inc(bytes_)
+            payload_bytes[stream] += len(incoming.envelope.payload)
+    for (stream, status), count in messages.items():
+        _metrics.MESSAGES.labels(stream, status).inc(count)
+    for stream, size in payload_bytes.items():
+        _metrics.BYTES.labels(stream).inc(size)
 
 
 def _status(incoming: Incoming) -> str:
@@ -158,4 +166,6 @@ def _status(incoming: Incoming) -> str:
         return "resent"
     if incoming.is_dropped:
         return "dropped"
-    return "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"
+    if incoming.refused_because:
+        return "refused"
+    return "duplicate" if incoming.duplicate_of else "recorded"

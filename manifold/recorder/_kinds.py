@@ -1,4 +1,4 @@
-"""The kind of a message, by its topic or by the record that a dispatcher wrote."""
+"""The kind of a message, which its topic or the record of a dispatcher determines."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from manifold.contracts.outcomes import OutcomeRecord
 
 
 def stream_of(topic: str) -> Stream:
-    """The stream in which a message on `topic` is recorded."""
+    """The stream that records messages on `topic`."""
     if topic.startswith(topics.ECQ_PREFIX):
         return Stream.ECQ
     if topic == topics.CAMPAIGN:
@@ -18,14 +18,18 @@ def stream_of(topic: str) -> Stream:
 
 
 def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether a message must be enqueued. Outcomes and acknowledgements come from the queues; the campaigner reads the rest."""
+    """Whether a message must be enqueued.
+
+    Outcomes and acknowledgements need no enqueue because they come from the queues, and campaign orders and answers because only
+    the campaigner reads them.
+    """
     if stream in (Stream.OUTCOME, Stream.CAMPAIGN, Stream.ANSWER):
         return False
     return not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
 
 
 def is_change(topic: str) -> bool:
-    """Whether a message of the stream ecq changes what is acknowledged: an acknowledgement or a rewind."""
+    """Whether a message of the stream ecq is an acknowledgement or a rewind, and so changes which messages are acknowledged."""
     return topic.startswith((ACKNOWLEDGEMENTS, topics.ECQ_REWIND_PREFIX))
 
 
@@ -40,6 +44,6 @@ def dispatchers_record(payload: bytes) -> OutcomeRecord | EcqAck:
     try:
         return EcqAck.from_wire(payload)
     except ValueError:
-        with suppress(ValueError):  # an outcome whose reason contains these words
+        with suppress(ValueError):  # it may be an outcome whose reason contains "client_id"
             return OutcomeRecord.from_wire(payload)
         raise

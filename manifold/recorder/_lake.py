@@ -1,4 +1,7 @@
-"""The recorder's reads of the lake: whether data is known, and which entries have ended. The lake may be unavailable or empty."""
+"""The recorder's reads of the lake: whether data is known, and which entries have ended.
+
+The lake may be unavailable or empty.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -16,9 +19,10 @@ from manifold.settings import Settings
 
 REFRESH_S = 60.0
 THREADS = 4
-# Timeouts; file reads give up after 30 s. If a slow lake counted as one without the data, the data would be replaced.
+# Timeouts of a read of one row, and of a scan. The first exceeds the 30 s after which a file read gives up: if a slow lake
+# counted as one that lacks the data, other bytes under the same data_id would be accepted.
 ROW_S, SCAN_S = 60.0, 600.0
-OVERLAP = timedelta(days=1)  # data received this long before a refresh may be ingested after it
+OVERLAP = timedelta(days=1)  # data received up to this long before a refresh may be ingested after the refresh
 T = TypeVar("T")
 
 
@@ -33,16 +37,16 @@ class Lake:
         self._read_until: datetime | None = None
 
     async def payload(self, data_id: str) -> bytes | None:
-        """The payload of `data_id`; None if the lake does not have it, is unavailable, or hangs for `row_s`."""
+        """The payload of `data_id`; None if the lake does not have it, is unavailable, or takes longer than `row_s`."""
         if self._hashes is not None and hash(data_id) not in self._hashes:
             return None
         return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_s)
 
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
-        """(vin, seq) of entries accepted since `instant` that have ended according to the lake.
+        """The (vin, seq) of the entries accepted at or after `instant` that have ended according to the lake.
 
         Raises:
-            Retryable: the lake cannot be read; assuming that nothing has ended would be a guess.
+            Retryable: the lake cannot be read, so nobody knows which entries have ended.
         """
         ended = await self.ask(lambda catalog: read_ended(catalog, instant), None)
         if ended is None:
@@ -50,25 +54,25 @@ class Lake:
         return ended
 
     async def keep_fresh(self) -> None:
-        """Refresh the known data_ids forever. This finds data from other sources: the recorder's own data is in Redis."""
+        """Refresh the known data_ids forever, to find data from other sources. The recorder's own data is in Redis."""
         while True:
             started = datetime.now(UTC)
             since = None if self._read_until is None else self._read_until - OVERLAP
-            found: list[str] | None = await self.ask(partial(read_data_ids, since=since), None)
-            if found is not None:
-                self._hashes = (self._hashes or set()) | {hash(data_id) for data_id in found}
+            data_ids: list[str] | None = await self.ask(partial(read_data_ids, since=since), None)
+            if data_ids is not None:
+                self._hashes = (self._hashes or set()) | {hash(data_id) for data_id in data_ids}
                 self._read_until = started
             await asyncio.sleep(REFRESH_S)
 
-    async def ask(self, question: Callable[[Catalog], T], otherwise: T, *, within_s: float = SCAN_S) -> T:
-        """Return the result of `question` on the lake, or `otherwise` if the lake is unavailable or slower than `within_s`."""
+    async def ask(self, query: Callable[[Catalog], T], default: T, *, within_s: float = SCAN_S) -> T:
+        """Return the result of `query` on the lake, or `default` if the lake is unavailable or takes longer than `within_s`."""
         try:
-            answer = await self._lake.ask(question, within_s)
+            result = await self._lake.ask(query, within_s)
         except ManifoldError as exc:
             self.problem = str(exc)
-            return otherwise
+            return default
         self.problem = None
-        return answer
+        return result
 
     def close(self) -> None:
         """Let the threads end after their current read."""

@@ -13,7 +13,7 @@ from manifold.recorder import _metrics
 
 BLOCK_MS = 500
 STALE_MS = 60_000  # a recorder that has not settled its outcomes for this long is considered dead
-STALE_EVERY_S = 30.0
+STALE_CHECK_INTERVAL_S = 30.0
 RETRY_S = 1.0
 GATHER_S = 0.02  # pause after a partial batch: fewer and larger groups cost less CPU and fewer syncs
 
@@ -22,13 +22,13 @@ log = structlog.get_logger(__name__)
 
 
 class OutcomeDrain:
-    """Drains the outcomes stream. `record` returns once the payloads are on disk; only then are they removed from Redis."""
+    """Drains the outcomes stream. `record` returns once the outcomes are on disk; only then are they removed from Redis."""
 
     def __init__(self, queues: Queues, consumer: str, batch: int, record: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:
         self.problem: str | None = None
         self._queues, self._consumer, self._batch, self._record = queues, consumer, batch, record
-        self._stale_at = 0.0
-        self._oldest_ms: int | None = None  # when the oldest unsettled outcome was written, by the clock of Redis
+        self._check_stale_at = 0.0  # monotonic seconds
+        self._oldest_ms: int | None = None  # when the oldest outcome that was read but is not on disk was written (Redis clock)
         _metrics.OUTCOME_LAG_SECONDS.set_function(self.lag_s)
 
     def lag_s(self) -> float:
@@ -36,20 +36,21 @@ class OutcomeDrain:
         return 0.0 if self._oldest_ms is None else max(0.0, (wall_clock_ms() - self._oldest_ms) / 1000)
 
     async def run(self) -> None:
-        """Drain until cancelled; if Redis is unavailable, wait for it."""
-        again = True  # first the unsettled outcomes of an earlier process of this name
-        joined = False
+        """Drain until cancelled. While Redis is unavailable, retry every second."""
+        reads_unsettled = True  # begin with the outcomes that an earlier process of this name read without settling them
+        has_joined = False
         while True:
             try:
-                if not joined:
+                if not has_joined:
                     await self._queues.join_outcomes()
-                    joined = True
-                records = await self._read(again)
-                again = again and bool(records)
+                    has_joined = True
+                records = await self._read(reads_unsettled)
+                reads_unsettled = reads_unsettled and bool(records)
                 if records:
-                    self._oldest_ms = int(records[0][0].split(b"-")[0])
+                    first_id, _ = records[0]
+                    self._oldest_ms = int(first_id.split(b"-")[0])
                     await self._record([payload for _, payload in records])
-                    self._oldest_ms = None  # on disk, whatever the next command returns
+                    self._oldest_ms = None  # the outcomes are on disk, even if the next command fails
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
                 self._oldest_ms = None
                 self.problem = None
@@ -59,13 +60,20 @@ class OutcomeDrain:
                 if self.problem is None:
                     log.warning("outcomes not drained", reason=str(exc))
                 self.problem = f"outcomes cannot be read from Redis: {exc}"
-                again, joined = True, False  # a Redis that was wiped has lost the group
+                reads_unsettled = True
+                has_joined = False  # if Redis was emptied, its consumer group is lost
                 await asyncio.sleep(RETRY_S)
 
-    async def _read(self, again: bool) -> Records:
-        if not again and time.monotonic() >= self._stale_at:
-            self._stale_at = time.monotonic() + STALE_EVERY_S
+    async def _read(self, reads_unsettled: bool) -> Records:
+        """Read the next outcomes.
+
+        With `reads_unsettled`, these are the outcomes that this consumer read before without settling them; otherwise, the stale
+        ones of
+        other consumers, or new ones.
+        """
+        if not reads_unsettled and time.monotonic() >= self._check_stale_at:
+            self._check_stale_at = time.monotonic() + STALE_CHECK_INTERVAL_S
             stale = await self._queues.claim_stale_outcomes(self._consumer, idle_ms=STALE_MS, count=self._batch)
             if stale:
                 return stale
-        return await self._queues.read_outcomes(self._consumer, count=self._batch, block_ms=BLOCK_MS, again=again)
+        return await self._queues.read_outcomes(self._consumer, count=self._batch, block_ms=BLOCK_MS, again=reads_unsettled)

@@ -1,4 +1,7 @@
-"""Validates incoming messages: a trigger, data, a campaign order, or refused input; and whether a trigger is a duplicate."""
+"""Validates incoming messages, and detects duplicate triggers.
+
+A message becomes a trigger, data, a change of a compacted queue, a campaign order, or refused input.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,8 +36,8 @@ from manifold.recorder._rate_limit import Admission, RateLimit, bounded, rewound
 from manifold.recorder._recorded import Recorded
 from manifold.settings import Settings
 
-DIGEST = "sdv-digest"  # header of an accepted trigger; saves parsing it after a restart
-PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; the same when the broker redelivers it
+DIGEST = "sdv-digest"  # header of an accepted trigger with its digest, so that the trigger is not parsed again after a restart
+PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq; a redelivered message has the same packet id
 Content = Trigger | Data | Append | Rewind | Command | Refused
 Parsed = tuple[Stream, Content]
 
@@ -43,17 +46,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Incoming:
-    """One message on its way through the recorder. The hand-over sets the last four fields."""
+    """One message on its way through the recorder. The hand-over to the queues sets the last four fields."""
 
     envelope: Envelope
-    message: Message | None = None  # None: replayed from the journal or the archive
+    message: Message | None = None  # None if the message is replayed from the journal or the archive, or is an outcome
     trigger: Trigger | None = None
     data: Data | None = None
     digest: str | None = None
     ecq: Append | Rewind | None = None
     braking: Braking | None = None
-    is_redelivered: bool = False  # recorded before with this seq; only answered to its publisher and acknowledged
-    is_dropped: bool = False  # too soon after others and not recorded; its seq is that of the recorded refusal
+    is_redelivered: bool = False  # recorded before with this seq, so it is only acknowledged, with a receipt
+    is_dropped: bool = False  # over the rate limit and not recorded; its seq is that of the recorded refusal
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
@@ -90,16 +93,20 @@ class Parser:
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
         self._rewinds = RateLimit(settings.ecq_rewinds_per_hour, rewound_queue)
-        self.seqs = SeqSource(settings.node)  # replaced at start by the leased seqs
+        self.seqs = SeqSource(settings.node)  # the recorder replaces it at start by the seqs of its lease
 
     def take(self, message: Message, parsed: Parsed | None = None, redelivered: Recorded | None = None) -> Incoming:
-        """Build the record of a message; `parsed` if it was validated elsewhere, `redelivered` if it was recorded before.
+        """Build the record of a message.
 
-        Invalid input is refused, never raised, and so is a message whose validation raises any exception.
+        `parsed` is the result of the validation if it has already taken place; `redelivered` is the earlier record of a
+        redelivered message. Invalid input is refused and never raises; so is a message whose validation raises any exception.
         """
         admission = self._rewinds.judge(message) if redelivered is None else Admission.ADMITTED
-        stream, content = (parsed or self._validate(message)) if admission is Admission.ADMITTED else self._limited(message)
-        answered = content if redelivered is None else self._as_recorded(message, content, redelivered)
+        if admission is Admission.ADMITTED:
+            stream, content = parsed or self._validate(message)
+        else:
+            stream, content = self._limited(message)
+        decision = content if redelivered is None else self._as_recorded(message, content, redelivered)
         payload, properties = bounded(message)
         # Drop headers with Manifold's own prefix: a publisher must not forge them.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
@@ -109,17 +116,17 @@ class Parser:
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_redelivered=redelivered is not None)
         incoming.is_dropped = admission is Admission.DROPPED
-        match answered:
+        match decision:
             case Refused(reason):
                 incoming.refused_because = plain(reason)
             case Data():
-                incoming.data = answered
+                incoming.data = decision
             case Append() | Rewind():
-                incoming.ecq = answered
+                incoming.ecq = decision
             case Pause() | Cancel() | Complete():
-                incoming.braking = braking_of(seq, answered)
+                incoming.braking = braking_of(seq, decision)
             case Trigger():
-                self._take_trigger(incoming, answered, headers)
+                self._take_trigger(incoming, decision, headers)
         if incoming.is_dropped:
             incoming.refused_because = f"{incoming.refused_because}; only the first such refusal is recorded, under this seq"
         if incoming.refused_because is not None:
@@ -128,7 +135,8 @@ class Parser:
 
     def take_outcome(self, payload: bytes) -> Incoming:
         """Build the record of a dispatcher's outcome, or of an acknowledgement of a compacted queue."""
-        stream, refused = Stream.OUTCOME, None
+        stream = Stream.OUTCOME
+        refused: str | None = None
         try:
             match dispatchers_record(payload):
                 case EcqAck(client_id=client_id):
@@ -149,7 +157,7 @@ class Parser:
         inline = inline_encoding(envelope.headers, self._settings.inline_encoding)
         _, parsed = self.parse(envelope.topic, envelope.payload, inline)
         match parsed:
-            case Refused(reason):  # a limit has been lowered since
+            case Refused(reason):  # it was valid when it arrived, but a limit has been lowered since
                 incoming.refused_because = reason
             case Data():
                 incoming.data = parsed
@@ -161,7 +169,10 @@ class Parser:
         return incoming
 
     def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
-        """Return a topic's stream and the parsed payload. `inline` is the encoding of inline data when the message arrived."""
+        """Return a topic's stream and the parsed payload.
+
+        `inline` is the encoding of inline data that was set when the message arrived; empty: the current setting applies.
+        """
         stream = stream_of(topic)
         try:
             return stream, self._parse(topic, payload, inline)
@@ -178,6 +189,7 @@ class Parser:
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
+        """Assign the message a seq; a dropped message gets the seq of the recorded refusal."""
         if admission is Admission.DROPPED:
             return self._rewinds.refusal_seq(message)
         seq = self.seqs.next()
@@ -186,16 +198,21 @@ class Parser:
         return seq
 
     def _as_recorded(self, message: Message, content: Content, redelivered: Recorded) -> Content | None:
-        """The answer as it was recorded, whatever the limits are by now; `content` is the new judgement."""
+        """What to answer a redelivered message: the same as on its first delivery, even if the limits have changed since.
+
+        `content` is the result of validating it again. None is an acceptance whose content no longer matters.
+        """
         if redelivered.refused == isinstance(content, Refused):
             return content
         if not redelivered.refused:
             return None
-        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # it is valid otherwise
-            return self._limited(message)[1]
+        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # a rewind that is valid now was refused because of the rate limit
+            _, refusal = self._limited(message)
+            return refusal
         return Refused("it was refused on its first delivery; see the reason in quarantine")
 
     def _limited(self, message: Message) -> Parsed:
+        """The refusal of a message that exceeds the rate limit of rewinds."""
         limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"
         return stream_of(message.topic), Refused(f"rewinds of this queue come faster than {limit}; wait, or raise the setting")
 
@@ -203,13 +220,15 @@ class Parser:
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
-        if topic in (*topics.TRIGGER_TOPICS, topics.RELEASE, topics.CAMPAIGN) and len(payload) > settings.max_trigger_bytes:
-            what = "order" if topic == topics.CAMPAIGN else "trigger"
-            reason = f"{what} of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
-            return Refused(f"{reason}; send several {what}s or raise the setting")
-        if topic == topics.CAMPAIGN:
+        is_trigger = topic in (*topics.TRIGGER_TOPICS, topics.RELEASE)
+        is_order = topic == topics.CAMPAIGN
+        if (is_trigger or is_order) and len(payload) > settings.max_trigger_bytes:
+            kind = "order" if is_order else "trigger"
+            reason = f"{kind} of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
+            return Refused(f"{reason}; send several {kind}s or raise the setting")
+        if is_order:
             return campaigns.decode(payload)
-        if topic in (*topics.TRIGGER_TOPICS, topics.RELEASE):
+        if is_trigger:
             limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
             inline = inline or settings.inline_encoding
             return parse_trigger(payload, **limits, inline=inline, is_release=topic == topics.RELEASE)
@@ -219,6 +238,7 @@ class Parser:
         return Refused(f"unknown topic {shown(topic)}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
 
     def _take_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
+        """Set trigger, digest and, for a duplicate, the original seq, in the record and in its headers."""
         incoming.trigger = trigger
         if trigger.data is not None:
             headers[INLINE] = self._settings.inline_encoding
@@ -230,5 +250,5 @@ class Parser:
 
 
 def plain(text: str) -> str:
-    """Text that UTF-8 can encode: JSON escapes can name half of a surrogate pair."""
+    """Replace what UTF-8 cannot encode, such as half of a surrogate pair, which a JSON escape can contain."""
     return text.encode("utf-8", "replace").decode()

@@ -25,52 +25,54 @@ from manifold.recorder._parser import Parsed, Parser
 from manifold.settings import Settings
 
 DIGEST_BYTES = 16
-MAX_REMEMBERED = 64  # messages that have killed a process
+MAX_REMEMBERED = 64  # messages that may have killed a process
 KILLED = "parsing it crashed the process twice; inspect its payload in quarantine before publishing it again"
 
 log = structlog.get_logger(__name__)
 
 
 class PoisonGuard:
-    """Keeps the digest of the message being parsed in a memory-mapped file.
+    """Keeps the digest of the message being parsed in a memory-mapped file, which survives a crash of the process.
 
-    So the next process knows which message killed this one. Call `load` first.
+    So the next process knows which message was being parsed when this process died. Call `load` first.
     """
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._path, self._settings = path, settings
         self._memory: mmap.mmap  # of the file at `path`; mapped by `load`
-        self._suspects: set[bytes] = set()  # digests of messages that earlier processes died of
+        self._suspects: set[bytes] = set()  # digests of the messages that earlier processes were parsing when they died
 
     def load(self) -> None:
-        """Read which message an earlier process had in hand when it died."""
-        size = DIGEST_BYTES * (1 + MAX_REMEMBERED)  # the first slot is that of the message in hand
+        """Map the file, and read which messages earlier processes were parsing when they died."""
+        # The first slot holds the digest of the message being parsed; the others hold those of suspects, the latest first.
+        size = DIGEST_BYTES * (1 + MAX_REMEMBERED)
         with self._path.open("a+b") as file:
             os.ftruncate(file.fileno(), size)
             self._memory = mmap.mmap(file.fileno(), size)
-        places = [self._memory[at : at + DIGEST_BYTES] for at in range(0, size, DIGEST_BYTES)]
-        nothing = bytes(DIGEST_BYTES)
-        if places[0] != nothing:
-            places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + MAX_REMEMBERED]
-            self._memory[:] = b"".join(places).ljust(size, b"\0")
+        slots = [self._memory[start : start + DIGEST_BYTES] for start in range(0, size, DIGEST_BYTES)]
+        empty = bytes(DIGEST_BYTES)
+        last_parsed, *suspects = slots
+        if last_parsed != empty:
+            suspects = [last_parsed, *(digest for digest in suspects if digest != last_parsed)][:MAX_REMEMBERED]
+            self._memory[:] = b"".join([empty, *suspects]).ljust(size, b"\0")
             log.warning("previous process died while parsing a message; that message is parsed in a child process")
-        self._suspects = set(places) - {nothing}
+        self._suspects = set(suspects) - {empty}
 
     def hold(self, message: Message) -> None:
-        """Note that this message is about to be parsed."""
+        """Write the digest of this message to the file, because its parsing begins."""
         self._memory[:DIGEST_BYTES] = _digest(message)
 
     def release(self) -> None:
-        """Note that the message was parsed."""
+        """Clear the digest in the file, because parsing has ended."""
         self._memory[:DIGEST_BYTES] = bytes(DIGEST_BYTES)
 
     def is_suspect(self, message: Message) -> bool:
-        """Whether an earlier process may have died of this message."""
+        """Whether an earlier process died while it parsed this message."""
         return bool(self._suspects) and _digest(message) in self._suspects
 
     async def parse(self, message: Message) -> Parsed:
-        """Parse the message in another process; refused if that one dies, too."""
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        """Parse the message in a child process; refuse it if that process dies, too."""
+        with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
             parsed = pool.submit(_parse, self._settings, message.topic, message.payload)
             try:
                 return await asyncio.wrap_future(parsed)
@@ -80,7 +82,7 @@ class PoisonGuard:
 
 
 def _parse(settings: Settings, topic: str, payload: bytes) -> Parsed:
-    return Parser(settings, DedupeWindow(1)).parse(topic, payload)
+    return Parser(settings, DedupeWindow(window_ms=1)).parse(topic, payload)
 
 
 def _digest(message: Message) -> bytes:

@@ -9,14 +9,16 @@ from manifold.contracts.messages import Receipt
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
 
-MAX_LEVELS, MAX_BYTES = 8, 512  # levels after the prefix, total bytes; brokers disconnect clients that publish to longer topics
+# Limits of a response topic: levels after the prefix, and bytes in total. Brokers disconnect clients that publish to longer
+# topics.
+MAX_LEVELS, MAX_BYTES = 8, 512
 SHOWN = 100  # max characters of an invalid topic in the log
 
 log = structlog.get_logger(__name__)
 
 
 class Receipts:
-    """Sends each receipt once, on the current connection: that of its message may be gone."""
+    """Sends each receipt once, on the current connection, because the connection of the message may be lost."""
 
     def __init__(self, mqtt: Mqtt, prefix: str) -> None:
         self._mqtt, self._prefix = mqtt, prefix
@@ -39,7 +41,7 @@ class Receipts:
 
 
 def problem_of(topic: str, prefix: str) -> str | None:
-    """Why no receipt goes to this response topic; None if it is valid."""
+    """Why no receipt may be sent to this response topic; None if one may."""
     if not topic.startswith(prefix) or topic == prefix:
         return f"it must begin with {prefix}"
     if len(topic.encode()) > MAX_BYTES:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Recorded(NamedTuple):
-    """The seq of a message that was recorded before, and whether it was refused: for its content, or because it came too soon."""
+    """The seq of a message that was recorded before, and whether it was refused, for its content or the rate limit."""
 
     seq: int
     refused: bool

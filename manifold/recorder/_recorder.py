@@ -12,7 +12,7 @@ from manifold.archive.journal import Journal, JournalFile
 from manifold.archive.journal_folder import JournalFolder
 from manifold.archive.lease import Lease
 from manifold.archive.recorded import RecordedSegments
-from manifold.archive.recovery import last_seq as last_seq_given
+from manifold.archive.recovery import last_seq as last_assigned_seq
 from manifold.archive.segment_writer import SegmentWriter
 from manifold.archive.state_file import StateFile
 from manifold.archive.store import Archive
@@ -47,21 +47,24 @@ from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
-STOP_WAIT_S = 10.0  # work that is not finished by then stays in the journal
+STOP_WAIT_S = 10.0  # at shutdown, work that is not finished within this time stays in the journal
 
 log = structlog.get_logger(__name__)
 
 
 class Recorder:
-    """One recorder process. `run` serves until `stop` is set, then finishes the messages it has accepted."""
+    """One recorder process. `run` serves until `stop` is set, and then finishes the messages that were accepted."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, node = settings, settings.node
-        retry_s, name = settings.journal_retry_seconds, f"recorder-{settings.node}"
+        self._settings = settings
+        node, name = settings.node, f"recorder-{settings.node}"
+        retry_s = settings.journal_retry_seconds
         self._mqtt = _client(settings, f"sdv-{name}", settings.mqtt_receive_maximum)
-        run_id_guard, policy = RestartGuard(), Policy.of(settings)
+        run_id_guard = RestartGuard()
+        policy = Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
-        self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
+        self._lake = Lake(settings)
+        self._archive = RecordedSegments(Archive(settings.archive, settings.s3))
         self._state = StateFile(settings.journal_folder, RecorderState())
         self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
         self._parser = Parser(settings, self._dedupe)
@@ -87,13 +90,14 @@ class Recorder:
             brakes=Brakes(Queues(self._redis, policy), recorded),
             settle=self._settle,
         )
-        self._place = JournalFolder(settings.journal_folder)
-        archive = ArchiveClaims(settings.archive, settings.s3, node)
-        self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
+        self._folder = JournalFolder(settings.journal_folder)
+        archive_claims, redis_claims = ArchiveClaims(settings.archive, settings.s3, node), RedisClaims(self._redis, node)
+        self._lease = Lease(node, self._folder, archive_claims, [redis_claims], lease_s=settings.node_lease_seconds)
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
         self._poison_guard = PoisonGuard(settings.journal_folder / "in-hand", settings)
         self._redelivered = RedeliveredMessages()
-        self._answers = Answers(settings, _client(settings, f"sdv-{name}-answers", IN_FLIGHT), lambda: self._parser.seqs.next())
+        answers_mqtt = _client(settings, f"sdv-{name}-answers", IN_FLIGHT)
+        self._answers = Answers(settings, answers_mqtt, next_seq=lambda: self._parser.seqs.next())
         self._ingress = IngressWriter(
             self._parser,
             self._journal,
@@ -124,13 +128,13 @@ class Recorder:
             async with serve(
                 settings.host, settings.recorder_port, self.health, routes, token=token, tls_files=settings.http_tls_files
             ):
-                self._place.lock()
+                self._folder.lock()
                 if not await done_before(stopping, self._start()):
                     return
                 async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
-                    works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
-                    works += [self._freshness.watch, self._enqueuer.brakes.run]
-                    tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
+                    loops = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
+                    loops += [self._freshness.watch, self._enqueuer.brakes.run]
+                    tasks = [group.create_task(loop(), name=f"recorder.{loop.__qualname__}") for loop in loops]
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
                     self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
@@ -138,7 +142,7 @@ class Recorder:
                     self._mqtt.on_session_began = self._redelivered.session_began
                     self._mqtt.subscribe(*self._filters())
                     await done_before(stopping, self._lease.renew_until_lost())
-                    outcomes.cancel()  # unsettled outcomes are delivered again
+                    outcomes.cancel()  # the next start reads outcomes that are not settled by now again
                     await self._finish()
                     for task in tasks:
                         task.cancel()
@@ -149,38 +153,38 @@ class Recorder:
             stopping.cancel()
             self._lake.close()
             self._journal.stop()
-            self._place.unlock()
+            self._folder.unlock()
             await self._guarded_redis.aclose()
             await self._redis.aclose()
 
     def health(self) -> Health:
         """Healthy if messages are accepted and written to disk. Other problems are only reported."""
-        accepting = self._mqtt.ready and self._journal.problem is None
+        is_healthy = self._mqtt.ready and self._journal.problem is None
         parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake, self._answers)
         problems = [part.problem for part in parts if part.problem is not None]
         problems += self._direct_enqueuer.corrupt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
         suspended = self._enqueuer.suspended
-        direct = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
+        not_enqueuing = "off" if suspended == OFF else f"suspended: {suspended}"
         details = {
-            "direct_enqueue": direct,
+            "direct_enqueue": "on" if suspended is None else not_enqueuing,
             "problems": problems,
             "journal_files": len(self._journal.files),
             "node": self._settings.node,
         }
-        return Health(accepting, details)
+        return Health(is_healthy, details)
 
     def _filters(self) -> list[str]:
         shares = self._settings.shares_subscriptions
         return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
 
     async def _start(self) -> None:
-        """Recover the journal, take the lease, restore what was known of recent messages, and start to enqueue."""
+        """Recover the journal, take the lease, restore the records of recent messages, and start to enqueue."""
         recovered = self._journal.recover()
         self._poison_guard.load()
-        known = self._state.load().last_seq
-        last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
+        saved_seq = self._state.load().last_seq
+        last_seq = await asyncio.to_thread(last_assigned_seq, saved_seq, recovered, self._archive, self._settings.node)
         first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
         self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
         self._tail.recovered = True
@@ -193,16 +197,20 @@ class Recorder:
         log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), direct_enqueue=direct_enqueue)
 
     async def _finish(self) -> None:
-        """Accept nothing new, settle accepted messages, and close the segments; the next start does the rest."""
+        """Accept no new messages, settle the accepted ones, and close the segments.
+
+        Work that does not finish within `STOP_WAIT_S` is left to the next start.
+        """
         self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
         self._answers.stop()
-        lost = self._lease.lost is not None  # then the other recorder owns the client id too, and waiting messages get no seq
-        if lost:
+        # If the lease is lost, another recorder uses the same MQTT client id, and waiting messages can get no seq.
+        has_lost_lease = self._lease.lost is not None
+        if has_lost_lease:
             await self._mqtt.close()
             await self._answers.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
+                await until(lambda: (has_lost_lease or self._ingress.idle) and self._enqueuer.idle)
                 self._journal.rotate()
                 await until(lambda: not self._journal.files)
         except TimeoutError:
@@ -217,9 +225,9 @@ class Recorder:
     def _answer(self, incoming: Incoming) -> None:
         message = incoming.message
         assert message is not None
-        # Send the receipt first, so that an acknowledged message has its receipt under way. But a broker may disconnect a client
-        # for publishing the receipt, and would redeliver the message forever: redelivered messages are acknowledged first, with
-        # their whole group.
+        # Usually the receipt is sent before the acknowledgement, so that every acknowledged message has a receipt. But a broker
+        # may disconnect a client because of the receipt's topic, and would then redeliver the unacknowledged message forever. So
+        # the receipt of a redelivered message is sent later, after the acknowledgements of the whole group.
         if message.dup:
             asyncio.get_running_loop().call_soon(self._receipts.send, message, incoming.receipt)
         else:
@@ -228,12 +236,12 @@ class Recorder:
         self._window.release(message)
 
     async def _flush(self, _: web.Request) -> web.Response:
-        """Close open segments; replies with their paths once they are in the archive."""
+        """Close the open segments, and respond with their paths once they are in the archive."""
         return await flush_journal(self._journal, self._writer, self._settings.node)
 
 
 def _client(settings: Settings, client_id: str, receive_maximum: int) -> Mqtt:
-    """A client whose session the broker keeps while this recorder is away."""
+    """Create a client whose session the broker keeps while this recorder is not connected."""
     return Mqtt(
         settings.mqtt,
         client_id,

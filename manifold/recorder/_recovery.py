@@ -1,4 +1,4 @@
-"""Recovers what an earlier recorder left in journal, archive and state."""
+"""Restores the state of a recorder from the journal and the archive of an earlier process."""
 
 from collections.abc import Iterable
 
@@ -19,18 +19,19 @@ log = structlog.get_logger(__name__)
 
 
 def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, parser: Parser, now_ms: int) -> None:
-    """Fill the dedupe window with the accepted triggers of the archive (of all recorders) and of the journal."""
+    """Fill the dedupe window with the accepted triggers of the archive (from all recorders) and of this recorder's journal."""
     since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
     try:
         _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since), parser)
     except (OSError, pa.ArrowException) as exc:
         log.warning("archive unreadable; duplicate triggers may be recorded twice", reason=str(exc))
     for file, content in recovered:
-        _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER), parser)
+        envelopes = content.envelopes(file.annotations)
+        _remember(dedupe, (envelope for envelope in envelopes if envelope.stream is Stream.TRIGGER), parser)
 
 
 def restore_redelivered(redelivered: RedeliveredMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
-    """Restore the messages that the broker may redeliver: this recorder's last ones in the archive and in the journal."""
+    """Restore the messages that the broker may redeliver: this recorder's latest messages in the archive and in the journal."""
     try:
         redelivered.restore(archive.latest(Stream.ECQ, node, MAX_REMEMBERED))
     except (OSError, pa.ArrowException) as exc:
@@ -40,7 +41,7 @@ def restore_redelivered(redelivered: RedeliveredMessages, recovered: Recovered, 
 
 
 def first_unsettled(recovered: Recovered) -> int | None:
-    """The first seq that may not have been enqueued; None if there is none."""
+    """The smallest seq of a message that may not have been enqueued; None if there is no such message."""
     seqs = [
         message.seq
         for file, content in recovered
@@ -58,7 +59,8 @@ def _needs_handoff(message: JournalRecord) -> bool:
 def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope], parser: Parser) -> None:
     for envelope in envelopes:
         if envelope.refused_because is None and envelope.duplicate_of is None:
-            # A trigger without the header was recorded by another program; it has no digest if ingest refuses it.
+            # Another program may have recorded a trigger without the header. Such a trigger is parsed, and gets no digest if it
+            # is invalid.
             digest = envelope.headers.get(DIGEST) or parser.read_back(envelope).digest
             if digest is not None:
                 dedupe.first(digest, envelope.seq)

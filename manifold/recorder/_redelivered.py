@@ -1,9 +1,9 @@
 """Recognizes messages that the broker redelivers: one publish is recorded once, even if its PUBACK was lost.
 
-When a session is resumed, the broker redelivers unacknowledged messages with DUP and the same packet id. DUP alone proves
-nothing, because the message may not have been recorded. Neither does the content, because publishing the same message twice makes
-two messages. Mosquitto and EMQX count packet ids up over the life of a session, so two messages with one packet id have some
-65,535 others between them. A message that was recorded more than half as many messages ago counts as forgotten.
+When a session is resumed, the broker redelivers unacknowledged messages with the DUP flag and the same packet id. DUP alone
+proves nothing, because the message may not have been recorded. Equal content proves nothing either, because publishing the same
+message twice makes two messages. Mosquitto and EMQX count packet ids up over the life of a session, so about 65,535 messages lie
+between two messages with the same packet id. A message counts as forgotten after half as many messages.
 """
 
 import hashlib
@@ -17,55 +17,65 @@ from manifold.recorder._rate_limit import bounded
 from manifold.recorder._recorded import Recorded
 
 MAX_REMEMBERED = 1 << 15  # messages
-_IDS = 1 << 16
+_PACKET_IDS = 1 << 16
 _DIGEST_BYTES = 16
 
 
 class RedeliveredMessages:
-    """Digest and seq (negative: refused) of recorded messages of the stream `ecq`, by packet id.
+    """The digest and seq of each recorded message of the stream `ecq`, by packet id. The seq of a refused message is negative.
 
-    Always 1.5 MiB in memory.
+    The tables always take 1.5 MiB of memory.
     """
 
     def __init__(self) -> None:
-        self._connection = 0  # the first connection of the session
+        self._first_connection = 0  # number of the first connection of the session
         self._forget()
 
     def session_began(self, connection: int) -> None:
-        """Forget everything: the broker has no older session, so it redelivers nothing and assigns packet ids anew."""
-        self._connection = connection
+        """Forget all messages: in a new session, the broker redelivers none of them and assigns packet ids anew."""
+        self._first_connection = connection
         self._forget()
 
     def find(self, message: Message) -> Recorded | None:
-        """The earlier record of this very publish; None if it was not recorded, or belongs to another stream."""
-        if not message.dup or not message.mid or not (seq := self._seqs[message.mid]):
+        """Return the earlier record of this publish; None if it was not recorded, or belongs to another stream."""
+        if not message.dup or not message.mid:
             return None
-        at = message.mid * _DIGEST_BYTES
-        payload, _ = bounded(message)  # as in journal and archive
-        same = self._digests[at : at + _DIGEST_BYTES] == _digest(message.topic, payload)
-        return Recorded(abs(seq), refused=seq < 0) if same else None
+        seq = self._seqs[message.mid]
+        if not seq:
+            return None
+        digest_start = message.mid * _DIGEST_BYTES
+        payload, _ = bounded(message)  # the part of the payload that is recorded
+        if self._digests[digest_start : digest_start + _DIGEST_BYTES] != _digest(message.topic, payload):
+            return None
+        return Recorded(abs(seq), refused=seq < 0)
 
     def note(self, incoming: Incoming) -> None:
         """Note a message that is being recorded. Call it for messages of all streams, which share the packet ids."""
         message = incoming.message
-        if message is not None and message.qos and message.connection >= self._connection:
+        if message is not None and message.qos and message.connection >= self._first_connection:
             self._note(message.mid, None if incoming.is_dropped else incoming.envelope)
 
     def restore(self, envelopes: Iterable[Envelope]) -> None:
-        """Note what an earlier process recorded, in seq order."""
+        """Note the messages that an earlier process recorded; call it in seq order."""
         for envelope in envelopes:
-            packet_id = envelope.headers.get(PACKET_ID, "")
-            if envelope.stream is Stream.ECQ and packet_id.isascii() and packet_id.isdigit() and 0 < int(packet_id) < _IDS:
-                self._note(int(packet_id), envelope)
+            header = envelope.headers.get(PACKET_ID, "")
+            packet_id = int(header) if header.isascii() and header.isdigit() else 0
+            if envelope.stream is Stream.ECQ and 0 < packet_id < _PACKET_IDS:
+                self._note(packet_id, envelope)
 
     def _note(self, mid: int, envelope: Envelope | None) -> None:
-        self._seqs[mid] = self._seqs[(mid + MAX_REMEMBERED) % _IDS] = 0
+        """Note the message with this packet id, and forget the message half a cycle of packet ids ago.
+
+        None is a message that was not recorded.
+        """
+        self._seqs[mid] = self._seqs[(mid + MAX_REMEMBERED) % _PACKET_IDS] = 0
         if envelope is not None and envelope.stream is Stream.ECQ:
             self._seqs[mid] = envelope.seq if envelope.refused_because is None else -envelope.seq
             self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)
 
     def _forget(self) -> None:
-        self._seqs, self._digests = array("q", bytes(8 * _IDS)), bytearray(_DIGEST_BYTES * _IDS)
+        self._seqs = array("q", bytes(8 * _PACKET_IDS))  # 0: no message with this packet id is remembered
+        self._digests = bytearray(_DIGEST_BYTES * _PACKET_IDS)
 
 
 def _digest(topic: str, payload: bytes) -> bytes:

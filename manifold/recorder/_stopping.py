@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 
 
 async def done_before(stopping: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work`, but cancel it when `stopping` is done; returns whether it had finished by then.
+    """Run `work` until it finishes or `stopping` completes, in which case `work` is cancelled. Returns whether it finished.
 
     Raises:
         Exception: any error of `work`.
@@ -23,7 +23,7 @@ async def done_before(stopping: "asyncio.Future[Any]", work: Coroutine[Any, Any,
     return True
 
 
-async def until(question: Callable[[], bool]) -> None:
-    """Poll `question` until it is true."""
-    while not question():  # noqa: ASYNC110  # three parts become idle without an event; used at shutdown only
-        await asyncio.sleep(LOOK_S)
+async def until(condition: Callable[[], bool]) -> None:
+    """Poll `condition` until it is true."""
+    while not condition():  # noqa: ASYNC110  # polling at shutdown is simpler than an event for each of the three parts
+        await asyncio.sleep(POLL_INTERVAL_S)

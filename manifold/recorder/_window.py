@@ -1,50 +1,52 @@
-"""Bounds the accepted, unsettled bytes: MQTT's receive maximum only counts messages, each of up to 96 MiB."""
+"""Bounds the bytes of unsettled messages: MQTT's receive maximum only bounds their number, and each may have 96 MiB."""
 
 from collections.abc import Callable
 
 from manifold.messaging.mqtt import Message
 from manifold.recorder import _metrics
 
-OF_EACH = 1024  # overhead per message, in bytes
+# Approximate memory that Python objects take in addition to their content, in bytes.
+MESSAGE_OVERHEAD = 1024
+PROPERTY_OVERHEAD = 128  # of one user property
 
 
 class Window:
-    """Calls `full` when more than `limit` bytes are held, and `free` when it is down to half of that.
+    """Calls `full` when more than `limit` bytes are held, and then `free` when at most half of that is held.
 
-    Publishers with QoS 0 cannot be slowed down and must not block the others: their messages are dropped above half of the limit.
+    Publishers with QoS 0 cannot be slowed down and must not block the others, so their messages are dropped while more than half
+    of
+    the limit is held.
     """
 
     def __init__(self, limit: int, *, full: Callable[[], None], free: Callable[[], None]) -> None:
         self.held = 0
         self._limit, self._full, self._free = limit, full, free
-        self._closed = False
+        self._is_full = False
 
     def admit(self, message: Message) -> bool:
-        """Hold the message; returns False if it is dropped."""
+        """Count the message as held. Returns False, without counting it, if it must be dropped."""
         if message.qos == 0 and self.held > self._limit // 2:
             _metrics.DROPPED.inc()
             return False
         self.held += weight(message)
         _metrics.HELD_BYTES.inc(weight(message))
-        if self.held > self._limit and not self._closed:
-            self._closed = True
+        if self.held > self._limit and not self._is_full:
+            self._is_full = True
             self._full()
         return True
 
     def release(self, message: Message) -> None:
-        """Release a message that is settled, or will be redelivered."""
+        """Stop counting a message, because it is settled or will be redelivered."""
         self.held -= weight(message)
         _metrics.HELD_BYTES.dec(weight(message))
-        if self._closed and self.held <= self._limit // 2:
-            self._closed = False
+        if self._is_full and self.held <= self._limit // 2:
+            self._is_full = False
             self._free()
 
 
 def weight(message: Message) -> int:
     """The approximate size of a message in memory, in bytes."""
-    size = len(message.payload) + len(message.topic) + len(message.correlation_data or b"") + OF_EACH
-    if message.user_properties:
-        size += sum(len(name) + len(value) for name, value in message.user_properties) + OF_EACH // 8 * len(
-            message.user_properties
-        )
+    size = MESSAGE_OVERHEAD + len(message.payload) + len(message.topic) + len(message.correlation_data or b"")
+    for name, value in message.user_properties:
+        size += PROPERTY_OVERHEAD + len(name) + len(value)
     return size

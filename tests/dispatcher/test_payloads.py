@@ -14,7 +14,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from dispatcher._lake import READERS, Lake
-from dispatcher._payload_reader import LOOKED_FOR_IN_REDIS, MAX_READ_BYTES
+from dispatcher._payload_reader import MAX_READ_BYTES, REDIS_BATCH_SIZE
 from dispatcher._payloads import Found, MissingData, Payloads
 from manifold.contracts import keys
 from manifold.contracts.brakes import EntryTrigger
@@ -136,7 +136,7 @@ def test_requests_for_missing_payloads_are_batched_and_results_cached(world: Wor
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
         assert await read_all(payloads, list(stored)) == stored
         assert sum(lake.asked) == len(stored)
-        assert max(lake.asked) >= LOOKED_FOR_IN_REDIS
+        assert max(lake.asked) >= REDIS_BATCH_SIZE
 
     world.run(body)
     assert world.redis.mget(keys.data(name) for name in stored) == list(stored.values())
@@ -308,7 +308,7 @@ def test_a_hanging_lake_yields_nothing_and_blocks_no_reader(world: World) -> Non
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
         with capture_logs() as logs:
             with hanging(world.files()[0]), hanging(world.files(IDS)[0]):
-                lake.look_s = 0.05
+                lake.timeout_s = 0.05
                 for _ in range(READERS + 2):
                     assert await read_all(payloads, list(stored)) == dict.fromkeys(stored)
                     assert await lake.trigger(*entry) is None
@@ -317,7 +317,7 @@ def test_a_hanging_lake_yields_nothing_and_blocks_no_reader(world: World) -> Non
                 payloads.learn(seq, "r", next(iter(stored)))
                 payloads.fetch("V1", seq, told.put_nowait)
                 assert await told.get() == MissingData(next(iter(stored)))
-            lake.look_s = 60
+            lake.timeout_s = 60
             assert await read_all(payloads, list(stored)) == stored
             assert await lake.trigger(*entry) == EntryTrigger(f"r-{entry[0]}", f"d-{entry[0]}")
         silent = [line["table"] for line in logs if "has not answered" in line.get("reason", "")]
@@ -331,7 +331,7 @@ def test_results_found_before_the_lake_hangs_are_delivered(world: World) -> None
 
     async def body(_: Payloads, lake: WatchedLake) -> None:
         with capture_logs(), hanging(world.files(IDS)[1]):
-            lake.look_s = 5
+            lake.timeout_s = 5
             found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
             for _again in range(READERS - 1):
                 if found[0] is None:  # on a busy machine

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher._service import ALONE_S, SHARING_S, session_expiry_s
+from dispatcher._service import SHARED_EXPIRY_S, SINGLE_EXPIRY_S, session_expiry_s
 from manifold.settings import Settings
 from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
 
@@ -44,10 +44,10 @@ def test_deadlines_of_one_batch_are_spread_and_never_early() -> None:
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [
-        pytest.param({}, ALONE_S, id="a single dispatcher in the sandbox"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="a single dispatcher with EMQX"),
-        pytest.param({"dispatchers": 2}, ALONE_S, id="several without shared subscriptions each receive everything"),
-        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to other replicas"),
+        pytest.param({}, SINGLE_EXPIRY_S, id="a single dispatcher in the sandbox"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, SINGLE_EXPIRY_S, id="a single dispatcher with EMQX"),
+        pytest.param({"dispatchers": 2}, SINGLE_EXPIRY_S, id="several without shared subscriptions each receive everything"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARED_EXPIRY_S, id="its share goes to other replicas"),
         pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="limited by the setting"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
+from dispatcher._queue_stats import MAX_SKEW_MS, QueueStatsCollector
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -46,7 +46,8 @@ async def counted(queues: Queues, *names: str) -> QueueStats:
 def test_expired_entries_of_an_absent_vehicle_are_recorded_and_ended(redis_server: Server) -> None:
     """Pending and parked alike; an entry that expired within the last minute is left to a dispatcher with a slow clock."""
     born = wall_clock_ms() - POLICY.retention_ms
-    old, parked, just, young = (seq_of(ms, 0, 0) for ms in (born - GRACE_MS - 9, born - GRACE_MS - 5, born - 1, born + 3_600_000))
+    instants = (born - MAX_SKEW_MS - 9, born - MAX_SKEW_MS - 5, born - 1, born + 3_600_000)
+    old, parked, just, young = (seq_of(ms, 0, 0) for ms in instants)
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
@@ -94,7 +95,7 @@ def test_an_expired_compacted_message_is_recorded_and_removed_from_redis(redis_s
 @pytest.mark.parametrize("spoilt", [keys.pending, keys.attempts, keys.done])
 def test_a_vehicle_with_corrupt_keys_stops_no_other_from_expiring(redis_server: Server, spoilt: Callable[[str], str]) -> None:
     """Vehicles that the walk cannot count, cannot check for expiry, and cannot end."""
-    old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
+    old = seq_of(wall_clock_ms() - POLICY.retention_ms - MAX_SKEW_MS - 9, 0, 0)
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()

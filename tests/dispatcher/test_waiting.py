@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._event_reader import HEARD, MAX_OWNERS_IN_HAND, EventReader
+from dispatcher._event_reader import HEARD, MAX_BUSY_OWNERS, EventReader
 from dispatcher._events import Event
-from dispatcher._waiting import CONNECTIONS_KEPT, Job, enqueue_job
+from dispatcher._waiting import MAX_WAITING_CONNECTIONS, Job, enqueue_job
 from manifold.contracts import keys
 from manifold.contracts.events import Connected, Disconnected, PresenceSign, Subscribed
 from manifold.contracts.names import Owner
@@ -77,8 +77,8 @@ def test_connections_of_one_vehicle_are_limited_to_their_share() -> None:
     done: list[int] = []
     storm: list[Event] = [event for at in range(0, 2000, 2) for event in (came(at), left(at))]
     kept = waiting_after([ACKED, *storm], done)
-    assert kept == [ACKED, *storm[-CONNECTIONS_KEPT:]]
-    assert done == list(range(1, len(storm) - CONNECTIONS_KEPT + 1))
+    assert kept == [ACKED, *storm[-MAX_WAITING_CONNECTIONS:]]
+    assert done == list(range(1, len(storm) - MAX_WAITING_CONNECTIONS + 1))
 
 
 EVENTS = st.one_of(
@@ -112,7 +112,7 @@ def test_coalesced_events_carry_the_same_information(redis: Server, events: list
 
 def test_qos_0_presence_messages_are_dropped_when_too_many_events_wait() -> None:
     offered: list[tuple[str, Event]] = []
-    crowd = MAX_OWNERS_IN_HAND
+    crowd = MAX_BUSY_OWNERS
     reader = EventReader(
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
     )

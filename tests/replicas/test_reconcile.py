@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import OWNERS_PER_LOOK, UNKNOWN, Known, Reconciler, missed_event, read_presence
+from dispatcher._reconcile import OWNERS_PER_READ, UNKNOWN, Known, Reconciler, missed_event, read_presence
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
@@ -141,7 +141,7 @@ def test_a_starting_dispatcher_has_emqx_ban_revoked_vehicles(redis_server: Serve
 def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
     place = request.getfixturevalue(server)
     url = f"redis://127.0.0.1:{place.port}" if server == "redis_server" else place.url
-    vins = [f"KNOWN{n}" for n in range(OWNERS_PER_LOOK + 10)]
+    vins = [f"KNOWN{n}" for n in range(OWNERS_PER_READ + 10)]
 
     async def look() -> dict[Owner, Known]:
         async with connect(url) as redis:

@@ -1,7 +1,8 @@
--- _fresh.lua: enqueue.lua for an owner of whom Redis knows at most pending entries: no presence, nothing ended, nothing parked.
--- Runs before the code shared by the verbs: almost every owner of a rebuild is like this, and defining those functions takes
--- longer than this shortcut.
--- ARGV and reply as in enqueue.lua. Adds the youngest entry first, because a small sorted set is searched from its oldest entry.
+-- _fresh.lua: a shortcut of enqueue.lua for an owner with no presence, no ended and no parked entries. Almost every owner of a
+-- rebuild is like this. The shortcut precedes the shared code of the verbs, because defining those functions takes longer than
+-- the shortcut itself.
+-- ARGV and the reply are those of enqueue.lua. The youngest entry is added first, because Redis searches a small sorted set from
+-- its oldest member.
 if ARGV[6] ~= '1' and #ARGV > 6 and #ARGV <= 2006 and redis.call('EXISTS', KEYS[3], KEYS[5], KEYS[6]) == 0 then
   local entries, n = {}, 0
   for i = #ARGV, 7, -1 do

@@ -1,33 +1,35 @@
--- _owner.lua: code shared by the verbs, prepended to each. The keys are one owner's, in the order of
+-- _owner.lua: code that precedes every verb. The keys are those of one owner, in the order of
 -- manifold.contracts.keys.owner_keys:
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] done   KEYS[6] parked   KEYS[7] attempts
--- A seq is a string here: a Lua number is a double and would lose its last digits.
+-- A seq is a string here, because a Lua number is a double, which would lose the last digits of a seq.
 -- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] ack deadline of the first attempt, ms; it doubles with each further attempt
--- ARGV[4] its maximum, ms   ARGV[5] retention_ms of an entry   a verb's own arguments begin with ARGV[6]
+-- ARGV[4] maximum of the ack deadline, ms   ARGV[5] retention_ms of an entry   the verb's own arguments begin with ARGV[6]
 -- The score of an ended entry in DONE is the code of its outcome in manifold.contracts.outcomes.
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- as in manifold.contracts.seq: a seq contains its time of acceptance
+local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- as in manifold.contracts.seq: a seq contains the time of its acceptance
 local DELIVERED, SUPERSEDED, EXPIRED, FAILED, WITHDRAWN = '1', '2', '3', '5', '6'
-local MUST_END_AT_ONCE = 200
+local MAX_MUST_END = 200 -- entries that one reply lists as having to end
 local SUBSCRIBED = 'subscribed' -- field of PRESENCE: whether the vehicle is subscribed to this queue's topics
-local SENT = 'sent' -- field of PRESENCE: an entry released while its publish may be under way, as '<until, ms>:<seq>'
-local TAKES = 'takes' -- field of PRESENCE: the largest packet the vehicle accepts, bytes, if limited
+-- Field of PRESENCE: '<until, ms>:<seq>' of an entry that was released although its publish may be under way until that time.
+local SENT = 'sent'
+local TAKES = 'takes' -- field of PRESENCE: the largest packet in bytes that the vehicle accepts; missing: no limit
 
--- The clock of Redis, Unix ms. Only this clock decides how long a publish may be under way, since the clocks of dispatchers
+-- The time of Redis, in Unix ms. Only this clock decides how long a publish may be under way, because the clocks of dispatchers
 -- differ.
 local function redis_ms()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- Whether seq `a` is less than seq `b`. Both are decimal strings, so the shorter one is less.
 local function older(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
 end
 
--- Returns 'here', 'absent' or 'unsubscribed', then SENT, whether the presence key has a TTL, and TAKES. A vehicle that was only
--- heard, never seen to connect, is here until `heard` is older than `presence_ms`.
+-- Returns 'here', 'absent' or 'unsubscribed', then SENT, '1' if the presence key has a TTL, and TAKES. A vehicle whose connection
+-- is unknown, but that has sent a sign of life, counts as 'here' until that sign (`heard`) is older than `presence_ms`.
 local function presence_state(now, presence_ms)
   local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing', TAKES)
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent', p[4] end
@@ -36,7 +38,7 @@ local function presence_state(now, presence_ms)
   return 'here', p[4], p[5], p[6]
 end
 
--- The ack deadline of this attempt (counted from 1), ms.
+-- The ack deadline of this attempt in ms; attempts are counted from 1.
 local function wait_ms(attempt)
   local first = tonumber(ARGV[3])
   return math.max(first, math.min(first * 2 ^ (attempt - 1), tonumber(ARGV[4])))
@@ -48,15 +50,16 @@ local function stay()
   redis.call('HDEL', PRESENCE, 'passing')
 end
 
--- The longest ack deadline of any attempt, and so the longest that a publish can be under way.
+-- The longest ack deadline of any attempt in ms, which is also the longest time for which a publish can be under way.
 local function longest_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])) end
 
--- Note in SENT that the entry in flight may still be published after its release.
--- A dispatcher hands a publish to the broker before `send_by`, which the claim sets to the first attempt's deadline, or not at
--- all. If the vehicle's session or the connection to the broker ends earlier, or another replica's clock is ahead of the
--- deadline, the dispatcher may still publish. Until `send_by`, the entry may be sent again and an acknowledgement ends it, but no
--- other entry of its queue may overtake it. Dispatchers of older versions set no `send_by`: they get, from now on, at most the
--- deadline they gave the attempt.
+-- Note in `field` of the presence that the entry in flight may still be published after its release.
+-- The claim sets `send_by` to the deadline of a first attempt. A dispatcher hands the publish to the broker before `send_by`, or
+-- not at all. The entry may be released earlier than that: because the vehicle's session or the connection to the broker ended,
+-- or because the clock of another replica is ahead. Then the dispatcher may still publish. So until `send_by`, the entry may be
+-- sent again, and an acknowledgement ends it, but no other entry of its queue may overtake it.
+-- Dispatchers of older versions set no `send_by`. Their publish may be under way, from now on, for at most the ack deadline that
+-- they gave the attempt.
 local function note_sent(field, inflight)
   local held, now = redis.call('HMGET', inflight, 'seq', 'send_by', 'published_at', 'deadline'), redis_ms()
   local over = tonumber(held[2] or '')
@@ -67,8 +70,9 @@ local function note_sent(field, inflight)
   if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. held[1]) end
 end
 
--- The entry that nothing may overtake, and for how many more milliseconds; nil if there is none. `noted` is the value of SENT. A
--- value beyond `longest_ms` was written before the clock of Redis was set back.
+-- Returns the seq of the entry that no other may overtake, and for how many more milliseconds; nil if there is none. `noted` is
+-- the value of SENT. A time that is more than `longest_ms` ahead is ignored, because it was written before the clock of Redis was
+-- set back.
 local function sent_lately(noted)
   if not noted then return end
   local over, seq = string.match(noted, '^(%d+):(%d+)$')
@@ -77,15 +81,17 @@ local function sent_lately(noted)
   if left > 0 and left <= longest_ms() then return seq, left end
 end
 
--- Put the entry in flight back to pending. `counted`: its number of attempts so far; `may_come`: its publish may be under way.
+-- Put the entry in flight back to pending. `counted` is its number of attempts so far, and `may_come` says whether its publish
+-- may be under way.
 local function put_back(seq, counted, may_come)
   if may_come then note_sent(SENT, INFLIGHT) end
   redis.call('DEL', INFLIGHT)
   if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
 end
 
--- If a publish of `seq` may be under way, put it back to pending instead of letting others overtake it, and return the reply of
--- `claim`; otherwise nil. A repeated call finds the entry in pending.
+-- If a publish of `seq` may be under way, put the entry back to pending, so that no other entry overtakes it, and return the
+-- reply of `claim` for it; otherwise return nil. `is_held` says whether the entry is in flight. If it is not, but pending, this
+-- call is a repetition of one whose reply was lost.
 local function put_back_if_sent(seq, is_held, attempts)
   local noted, left = sent_lately(redis.call('HGET', PRESENCE, SENT))
   if noted ~= seq then return end
@@ -101,29 +107,30 @@ local function put_back_if_sent(seq, is_held, attempts)
   return {'busy', seq, string.format('%.0f', math.max(1, counted)), string.format('%.0f', tonumber(ARGV[1]) + left)}
 end
 
--- The field of ATTEMPTS that marks an entry that must end instead of being sent again.
+-- The field of ATTEMPTS with the outcome of an entry that must end instead of being sent again.
 local function mark(seq) return seq .. ':ends' end
 
--- Remove an ended entry, which is in DONE, from the queue. Returns whether it was queued.
+-- Remove an ended entry, which is already in DONE, from the queue. Returns whether it was pending or parked.
 local function leave(seq)
   local queued = redis.call('ZREM', PENDING, seq) == 1 or redis.call('ZREM', PARKED, seq) == 1 -- never in both
   redis.call('HDEL', ATTEMPTS, seq, mark(seq))
   return queued
 end
 
--- The outcome with which a pending entry must end instead of being sent: as marked, or expired. Nil: it may be sent.
+-- The code of the outcome with which a pending entry must end instead of being sent: the one it is marked with, or EXPIRED if its
+-- retention has passed; nil if the entry may be sent.
 local function forced_outcome(seq, marked, now, retention_ms)
   if marked then return marked end
   if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
 end
 
--- The oldest entries of a queue that are not in flight and may no longer be sent: {'must_end', seq, how, attempts, …}.
--- They stay until `end` ends them, so their outcomes are recorded first, and a crash in between repeats a record instead of
--- losing it.
+-- Lists the oldest entries of a queue that are not in flight and may no longer be sent: {'must_end', seq, how, attempts, …},
+-- where `how` is the code of the outcome. The entries stay until `end` ends them. So their outcomes are recorded first, and a
+-- crash between record and end repeats a record instead of losing it.
 local function must_end(queue, now, retention_ms)
   local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
   local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
-  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MUST_END_AT_ONCE - 1)) do
+  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MAX_MUST_END - 1)) do
     if seq ~= held and seq ~= sent then
       local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
       local how = forced_outcome(seq, tried[2], now, retention_ms)
@@ -134,7 +141,7 @@ local function must_end(queue, now, retention_ms)
   return found
 end
 
--- Returns the deadline by the caller's clock, like all times in replies.
+-- Put an entry in flight. Returns its deadline by the caller's clock, which all times in replies use.
 local function put_in_flight(seq, attempt, now)
   local deadline = string.format('%.0f', now + wait_ms(attempt))
   redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline,
@@ -142,11 +149,11 @@ local function put_in_flight(seq, attempt, now)
   return deadline
 end
 
--- Put the oldest pending entry in flight, if nothing is in flight and the vehicle is here. Returns
+-- Put the oldest pending entry in flight, if nothing is in flight and the vehicle is present and subscribed. Returns one of:
 -- {'claimed', seq, attempts, deadline, '', takes or ''}
--- | {'busy', seq, attempts, deadline}: in flight, or it must end but its publish may be under way
--- | {'idle'} | {'absent'} | {'unsubscribed'}
--- | {'must_end', seq, how, attempts, …}: these entries are first and must be ended; nothing was claimed
+-- {'busy', seq, attempts, deadline}: this entry is in flight, or it must end but its publish may be under way until the deadline
+-- {'idle'}, {'absent'} or {'unsubscribed'}
+-- {'must_end', seq, how, attempts, …}: nothing was claimed, because these oldest entries must be ended first
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')

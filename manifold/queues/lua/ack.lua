@@ -2,13 +2,15 @@
 -- KEYS[8] the outcomes stream; absent in a cluster, where it is in another slot
 -- ARGV[6] seq   ARGV[7] compaction key or ''
 -- ARGV[8] '1' to claim the next entry   ARGV[9] code of the outcome
--- with KEYS[8]: ARGV[10] the outcome as JSON without its end   ARGV[11] publish time to use if the queue has none, or ''
---   ARGV[12] number of attempts, or '' to use the queue's
--- An entry that ended before keeps its outcome, and nothing is sent; but one that was withdrawn is delivered if it is
--- acknowledged.
--- returns {word, published_at_ms or '', attempts or '', claim's reply…}; word: 'ended', 'known' (it had ended before), 'unknown'
--- (never queued here, withdrawn, or long forgotten; now remembered, so that it cannot come back) or 'sent' (its publish may be under way, so
--- it cannot end without an acknowledgement yet: it is pending, and nothing was claimed)
+-- with KEYS[8]: ARGV[10] the outcome as JSON without its end   ARGV[11] publish time to use if the queue knows none, or ''
+--   ARGV[12] number of attempts, or '' to use the number that the queue knows
+-- An entry that ended before keeps its outcome, and nothing is sent. As an exception, a withdrawn entry becomes delivered if it
+-- is acknowledged.
+-- returns {word, published_at_ms or '', attempts or '', claim's reply…}, where word is one of:
+--   'ended'
+--   'known': the entry had ended before
+--   'unknown': it was never queued here, was withdrawn, or is long forgotten; now it is remembered, so that it cannot come back
+--   'sent': its publish may be under way, so only an acknowledgement can end it now; it is pending, and nothing was claimed
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
@@ -25,7 +27,9 @@ local late = not first and ARGV[9] == DELIVERED and redis.call('ZSCORE', DONE, s
 if late then redis.call('ZADD', DONE, DELIVERED, seq) end
 if (first or late) and KEYS[8] then
   local at, times = published_at, attempts
-  if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- a claimed entry was not necessarily published
+  -- If the caller gives the attempts, ignore the queue's publish time, which is that of the claim: the claimed entry may not have
+  -- been published.
+  if ARGV[12] ~= '' then at, times = '', ARGV[12] end
   if at == '' then at = ARGV[11] end
   local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
     .. (times ~= '' and ',"attempts":' or '') .. times .. '}')

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- brake.lua: set brakes of campaigns, and change their version if any has changed. A missing version, which says that brakes are
--- not loaded, stays missing unless these are all of them.
+-- brake.lua: set the brakes of campaigns, and change their version if any brake has changed. A missing version says that the
+-- brakes are not loaded; it stays missing unless the arguments are all brakes.
 -- KEYS[1] brakes   KEYS[2] their version
 -- ARGV[1] '1' if these are all brakes, else ''
--- ARGV[2…]: for each brake the campaign, '<seq> <order>' or '' to forget it, and the value that must be there, or '' for any with a
--- smaller seq
+-- ARGV[2…]: for each brake, the campaign; the new value '<seq> <order>', or '' to forget the brake; and the value that it
+-- replaces, or '' to replace any value with a smaller seq
 -- returns the number of brakes that have changed
--- The version is '<since>.<changed>': when all brakes came into a Redis that had no version, and the last change. Both are times
--- in microseconds, so that neither a Redis that was emptied nor one that went back repeats one.
+-- The version is '<since>.<changed>': when all brakes were loaded into this Redis, which had no version, and when a brake last
+-- changed. Both are times in microseconds. So a Redis that was emptied, or that went back to an older state, repeats no version.
 local changed = 0
 
 local function seq_of(value) return string.match(value, '^%d+') or '' end

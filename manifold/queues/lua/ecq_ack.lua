@@ -1,14 +1,17 @@
--- ecq_ack.lua: acknowledge a message in any state: it stays readable while it is live, the position advances, and the next
--- message is claimed.
+-- ecq_ack.lua: acknowledge a message in any state, advance the position, and claim the next message. The message stays readable
+-- while it is live.
 -- KEYS[9] the outcomes stream; absent in a cluster, where it is in another slot
 -- ARGV[6] seq   ARGV[7] '1' to claim the next message   ARGV[8] time of the acknowledgement, Unix ms
--- ARGV[9] epoch of its record; '': the current one   ARGV[10] retention of acknowledged messages, ms
--- ARGV[11] '1' if the message is passed over without acknowledgement; '2' if it expired: then it leaves the queue for good, and
--- no rewind brings it back
+-- ARGV[9] epoch of the record, or '' for the current epoch   ARGV[10] retention of acknowledged messages, ms
+-- ARGV[11] '1' if the message is passed over without acknowledgement; '2' if it has expired, so that it is removed for good and
+-- no rewind makes it pending again; otherwise '0'
 -- with KEYS[9]: ARGV[12] the record as JSON without the epoch and its end
--- returns {word, published_at_ms or '', attempts or '', epoch, claim's reply…}; word: 'ended', 'known' (acknowledged before),
--- 'undone' (a rewind has brought it back since), 'unknown' (superseded or never here; now remembered, so that it cannot come
--- back) or 'sent' (its publish may be under way, so it is not passed over yet: it is pending, and nothing was claimed)
+-- returns {word, published_at_ms or '', attempts or '', epoch, claim's reply…}, where word is one of:
+--   'ended'
+--   'known': the message was acknowledged before
+--   'undone': a later rewind has undone this acknowledgement
+--   'unknown': the message was superseded or never queued here; now it is remembered, so that it cannot come back
+--   'sent': its publish may be under way, so it is not passed over yet; it is pending, and nothing was claimed
 local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded')
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to')

@@ -1,11 +1,11 @@
--- ecq_append.lua: make a message the live one of its key, unless a newer one is. Idempotent.
+-- ecq_append.lua: make a message the live one of its key, unless the key has a newer message. Idempotent.
 -- ARGV[6] seq   ARGV[7] key   ARGV[8] payload
--- returns {word, number of new messages, number of messages they superseded}; word: 'ready' (the client is here and subscribed,
--- and nothing is in flight: wake a dispatcher), 'queued', or 'known' (not new, or already superseded)
+-- returns {word, number of new messages, number of superseded messages}, where word is 'ready' (the client is present and
+-- subscribed, and nothing is in flight: wake a dispatcher), 'queued', or 'known' (the message is not new, or superseded already)
 local seq, key = ARGV[6], ARGV[7]
 local newest, queued, superseded = redis.call('HGET', COMPACTION, key), 0, 0
 if newest == seq then
-  -- A rebuild loads the rest without the payload.
+  -- A rebuild loads messages without their payloads. Add the payload now.
   if redis.call('HEXISTS', MESSAGES, seq) == 0 then redis.call('HSET', MESSAGES, seq, key .. '\0' .. ARGV[8]) end
 elseif not newest or older(newest, seq) then
   redis.call('HSET', COMPACTION, key, seq)
@@ -14,10 +14,10 @@ elseif not newest or older(newest, seq) then
     supersede(newest)
     superseded = 1
   end
-  if not redis.call('ZSCORE', DELIVERED, seq) then -- it may have been acknowledged before Redis was wiped
+  if not redis.call('ZSCORE', DELIVERED, seq) then -- after Redis has lost data, its acknowledgement may come first
     redis.call('ZADD', PENDING, seq, seq)
     queued = 1
   end
 end
--- Even if nothing is new: an earlier caller may have crashed before the wake.
+-- Return 'ready' even if nothing is new, because an earlier caller may have crashed before it woke a dispatcher.
 return {is_ready() and 'ready' or queued > 0 and 'queued' or 'known', queued, superseded}

@@ -1,5 +1,5 @@
--- ecq_erase.lua: remove everything accepted before a seq from the queue, in any state.
--- ARGV[6] that seq   returns the number of messages removed
+-- ecq_erase.lua: remove all messages with seqs less than a given one from the queue, in any state.
+-- ARGV[6] the given seq   returns the number of removed messages
 local before, gone = ARGV[6], 0
 for _, queue in ipairs({PENDING, DELIVERED}) do
   for _, seq in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

@@ -1,6 +1,7 @@
--- ecq_expire.lua: remove messages that the lake has as pending past their retention, and advance the position. Keeps messages
--- that are in flight or may be under way, and acknowledged ones, whose records are on their way to the lake.
--- ARGV[6…] seqs   returns those that expired; a message that is not in the queue counts as expired
+-- ecq_expire.lua: remove messages that are pending in the lake although their retention has passed, and advance the position.
+-- Messages that are in flight, or whose publish may be under way, stay; so do acknowledged messages, because the lake just lacks
+-- their records.
+-- ARGV[6…] seqs   returns the seqs that have expired; a message that is not in the queue counts as expired
 local held, sent = redis.call('HGET', INFLIGHT, 'seq'), sent_lately(redis.call('HGET', PRESENCE, SENT))
 local expired, queued, is_known = {}, {}, redis.call('EXISTS', COMPACTION, INFLIGHT) > 0
 for i = 6, #ARGV do

@@ -1,16 +1,17 @@
--- ecq_load.lua: load a queue from the lake's state, without payloads. State that this Redis already has, or has newer, stays.
+-- ecq_load.lua: load a queue from its state in the lake, without payloads. State that is the same or newer in this Redis stays.
 -- ARGV[6] epoch   ARGV[7] acked_seq or ''   ARGV[8] acked_at, Unix ms, or ''
--- ARGV[9] '1' if no further messages of this queue follow: the epoch, against which all are compared, changes only then
--- then seq, key, '1' if acknowledged, for each live message
--- returns {word, number of new messages}; word as in ecq_append.lua
+-- ARGV[9] '1' if no further call for this queue follows; only then the epoch changes, because all messages are compared with it
+-- then, for each live message: seq, key, and '1' if it is acknowledged
+-- returns {word, number of new messages}, where word is one of those of ecq_append.lua
 local epoch, acked_seq, acked_at = ARGV[6], ARGV[7], ARGV[8]
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
 local mine = state[1] or '0'
-local is_behind, is_ahead = older(epoch, mine), older(mine, epoch) -- the lake lacks a rewind, or this Redis does
+-- is_behind: the lake lacks a rewind; is_ahead: this Redis lacks one
+local is_behind, is_ahead = older(epoch, mine), older(mine, epoch)
 local queued, plain = 0, redis.call('EXISTS', COMPACTION, DELIVERED, INFLIGHT) == 0
 local chunk = 2000 -- Lua's stack holds some 8,000 arguments
 
--- Whether an acknowledgement in the lake still counts here: no rewind that the lake lacks has undone it.
+-- Whether an acknowledgement in the lake still counts, because no rewind that the lake lacks has undone it.
 local function stands(seq)
   return not (is_behind and state[2] and not older(seq, state[2]))
 end

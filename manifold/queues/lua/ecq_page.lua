@@ -1,16 +1,17 @@
 -- ecq_page.lua: read a page of live messages in seq order, and the state of the queue. Changes nothing.
--- ARGV[6] seq after which the page begins   ARGV[7] max messages; fewer if they are large, but at least one
+-- ARGV[6] seq after which the page begins   ARGV[7] maximum number of messages; large messages make the page shorter
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', greatest seq or '', '1' if more follow,
 --   {key, seq, payload size, 'pending' | 'delivered', …}, time of the last expiry or ''}
--- A message without a payload here has an unknown key and, in a very long queue, may not be live: it is listed as '', seq, '', ….
-local BYTES_AT_ONCE = 4194304 -- of payloads, which are read because they begin with the keys
-local KEYS_AT_ONCE = 10000 -- takes a few milliseconds
+-- The key of a message whose payload Redis lacks is unknown, and in a very long queue such a message may not be live. It is
+-- listed with an empty key and an empty size.
+local BYTES_AT_ONCE = 4194304 -- of messages that are read, because a message begins with its key
+local KEYS_AT_ONCE = 10000 -- number of keys that are read at once, which takes a few milliseconds
 local after, most = ARGV[6], tonumber(ARGV[7])
 local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch', 'expired_at')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'superseded')
 
--- Whether an acknowledged message without a payload here may be live. It is not if it was superseded and acknowledged late, or
--- twice.
+-- Whether an acknowledged message may be live. One without a payload is not live if it was acknowledged after it was superseded,
+-- or acknowledged twice.
 local is_live
 local function may_be_live(seq)
   if redis.call('HEXISTS', MESSAGES, seq) == 1 or redis.call('HLEN', COMPACTION) > KEYS_AT_ONCE then return true end
@@ -21,7 +22,8 @@ local function may_be_live(seq)
   return is_live[seq]
 end
 
--- Up to one more message after `after` than the page holds. Scores are doubles, so messages before `after` may share its score.
+-- The messages of a queue after the seq `after`: one more than fits the page, if there are so many. Scores are doubles, so
+-- messages before `after` may have the same score.
 local function following(queue)
   local found, first, at_once = {}, 0, most + 1 + redis.call('ZCOUNT', queue, after, after)
   repeat

@@ -1,5 +1,5 @@
--- ecq_prune.lua: remove acknowledged messages written before a time.
--- ARGV[6] that time, Unix ms   returns the number of messages removed
+-- ecq_prune.lua: remove acknowledged messages that were written before a given time.
+-- ARGV[6] the given time, Unix ms   returns the number of removed messages
 local gone = 0
 repeat
   local some = prune(tonumber(ARGV[6]))

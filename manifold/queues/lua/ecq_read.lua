@@ -1,5 +1,5 @@
--- ecq_read.lua: scan some live messages, in no order, and read the state of the queue. Changes nothing.
--- ARGV[6] cursor, '0' to begin   ARGV[7] approximate number of keys to scan, during which Redis is blocked
+-- ecq_read.lua: scan some live messages, in any order, and read the state of the queue. Changes nothing.
+-- ARGV[6] cursor, '0' to begin   ARGV[7] approximate number of keys to scan; the scan blocks Redis
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', cursor ('0' at the end),
 --   {key, seq, payload size or '', 'pending' | 'delivered', …}, time of the last expiry or ''}
 -- A message that changes during the scan may be returned twice.

@@ -1,7 +1,8 @@
--- ecq_rewind.lua: make live messages pending again from one message on. A rewind older than the last one applied changes nothing.
--- ARGV[6] seq of the rewind itself   ARGV[7] first seq to send again   ARGV[8] that seq minus 1: a Lua number would lose its last
--- digits
--- returns {word, number of messages pending again}; word: 'ready' (wake a dispatcher), 'queued', or 'known' (applied before)
+-- ecq_rewind.lua: make the live messages from a given seq on pending again. A rewind older than the last one changes nothing.
+-- ARGV[6] seq of the rewind itself   ARGV[7] first seq to send again   ARGV[8] that seq minus 1, which the caller computes
+-- because a Lua number would lose its last digits
+-- returns {word, number of messages that are pending again}, where word is 'ready' (wake a dispatcher), 'queued', or 'known' (the
+-- rewind was applied before)
 local rewind, first = ARGV[6], ARGV[7]
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
 if state[1] and not older(state[1], rewind) then return {is_ready() and 'ready' or 'known', 0} end
@@ -11,7 +12,7 @@ local undone, is_live, back = {}, {}, 0
 for _, seq in ipairs(redis.call('ZRANGE', DELIVERED, 0, -1)) do
   if not older(seq, first) then undone[#undone + 1] = seq end
 end
-if #undone > 0 then -- otherwise a series of rewinds would scan all live messages for nothing
+if #undone > 0 then -- otherwise, each of a series of rewinds would read all live messages for nothing
   for _, seq in ipairs(redis.call('HVALS', COMPACTION)) do is_live[seq] = true end
 end
 for _, seq in ipairs(undone) do
@@ -21,7 +22,8 @@ for _, seq in ipairs(undone) do
     back = back + 1
   end
 end
--- Keep the smallest first seq of all rewinds: a Redis loaded from the lake may by then hold messages older than the others.
+-- Keep the smallest first seq of all rewinds, because a load from the lake may later add messages that only an earlier rewind has
+-- undone.
 if not state[2] or older(first, state[2]) then redis.call('HSET', STATE, 'rewound_to', first) end
 redis.call('HSET', STATE, 'epoch', rewind)
 if state[3] and older(ARGV[8], state[3]) then redis.call('HSET', STATE, 'acked_seq', ARGV[8]) end

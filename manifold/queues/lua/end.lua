@@ -1,10 +1,10 @@
--- end.lua: end entries without an acknowledgement: expired, or cancelled. An entry in flight may have reached the vehicle, so it
--- stays; if it is not acknowledged, it gets this outcome instead of being sent again. An entry released while its publish may be
--- under way counts as in flight until that time is over.
+-- end.lua: end entries without an acknowledgement, because they have expired or were cancelled. An entry in flight may have
+-- reached the vehicle, so it stays; if it is not acknowledged, it gets the given outcome instead of being sent again. A released
+-- entry whose publish may be under way counts as in flight.
 -- KEYS[8] the outcomes stream; absent in a cluster, where it is in another slot
 -- ARGV[6] '1' to claim the next entry
--- then for each entry its seq, the code of its outcome, and with KEYS[8] the outcome's JSON, sent if it ends now; otherwise ''
--- returns {{outcome code of each entry, '0' while in flight}, claim's reply…}
+-- then, for each entry: seq, code of the outcome, and with KEYS[8] the outcome as JSON, sent if the entry ends now, or ''
+-- returns {{code of the outcome of each entry, '0' if it is in flight}, claim's reply…}
 -- An unknown entry ends too, so that it cannot come back. A repeated call returns the same, so a caller that crashed before it
 -- recorded an outcome can call again.
 local held = redis.call('HGET', INFLIGHT, 'seq')

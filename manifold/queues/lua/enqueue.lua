@@ -1,8 +1,9 @@
 -- enqueue.lua: queue entries of one owner. Idempotent; an entry that has ended never comes back.
--- ARGV[6] '1' with compaction   then seq, or seq and compaction key, for each entry
--- returns {word, queued, {superseded seq, …}}; word: 'ready' (the vehicle is here, something is pending and nothing is in flight:
--- wake a dispatcher), 'queued', or 'known' (nothing was new). If an entry is offered again, an earlier caller may have crashed
--- before it recorded what was superseded, so all seqs remembered as superseded are returned.
+-- ARGV[6] '1' with compaction   then, for each entry: seq, and with compaction its compaction key
+-- returns {word, number of new entries, {superseded seq, …}}, where word is 'ready' (the vehicle is present and subscribed,
+-- something is pending and nothing is in flight: wake a dispatcher), 'queued', or 'known' (no entry is new)
+-- If an entry is offered again, an earlier caller may have crashed before it recorded the outcomes of superseded entries. So all
+-- seqs that are remembered as superseded are returned then.
 local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[6] == '1'
 local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
 local queued, again, superseded = 0, false, {}
@@ -13,7 +14,7 @@ local function supersede(seq)
   superseded[#superseded + 1] = seq
 end
 
--- Whether `seq` stays. A newer entry with the same compaction key replaces an older pending one.
+-- Replace the older one of two waiting entries with the same compaction key. Returns whether `seq` is still to be queued.
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))
@@ -49,8 +50,8 @@ else
   if again and compacting then superseded = redis.call('ZRANGEBYSCORE', DONE, SUPERSEDED, SUPERSEDED) end
 end
 
--- Even if nothing is new: an earlier caller may have crashed before the wake.
+-- Return 'ready' even if nothing is new, because an earlier caller may have crashed before it woke a dispatcher.
 local ready = presence_state(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (queued > 0 or redis.call('EXISTS', PENDING) == 1)
 local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
-return {word, queued, superseded} -- in its own list: there may be more than Lua's stack holds
+return {word, queued, superseded} -- `superseded` in a list of its own, because it may have more items than Lua's stack

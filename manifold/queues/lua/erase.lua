@@ -1,6 +1,6 @@
--- erase.lua: remove everything accepted before a seq from the owner's keys, in any state and without outcomes.
--- ARGV[6] that seq
--- returns the number of entries removed, including ended ones
+-- erase.lua: remove all entries with seqs less than a given one from the owner's keys, in any state and without outcomes.
+-- ARGV[6] the given seq
+-- returns the number of removed entries, including ended ones
 local before, gone = ARGV[6], 0
 
 for _, queue in ipairs({PENDING, PARKED, DONE}) do

@@ -1,8 +1,9 @@
 #!lua flags=no-writes,allow-cross-slot-keys
 -- queue_stats.lua: scan one slice of all keys of a node and return its totals. Changes nothing.
--- ARGV[1] cursor   ARGV[2] keys to scan   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
--- ARGV[6] length above which a queue is named   ARGV[7] seq below which a queue's oldest entry gets it named
--- ARGV[8] and ARGV[9] the same for compacted queues   ARGV[10] seq up to which their messages have expired
+-- ARGV[1] cursor   ARGV[2] number of keys to scan   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have
+-- expired
+-- ARGV[6] a queue that is longer than this is named   ARGV[7] a queue whose oldest seq is less than this is named
+-- ARGV[8] and ARGV[9] the same for compacted queues   ARGV[10] seq up to which the messages of compacted queues have expired
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
 --   {owner, length, …}, {owner, oldest seq, …}, {queue with an expired entry, …},
 --   {key with a wrong type, or with something that is not a seq, …},
@@ -22,7 +23,7 @@ end
 
 local look = {}
 
--- The reply, or nil if the key has another type, so that one corrupt key does not stop the scan.
+-- Returns the reply, or nil if the key has a wrong type, so that one corrupt key does not stop the scan.
 local function ask(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) ~= 'table' or not reply.err then return reply end
@@ -30,7 +31,7 @@ local function ask(command, key, ...)
   spoilt[#spoilt + 1] = key
 end
 
--- The length of a queue and its oldest seq; nil if it is empty or its first member is not a seq.
+-- Returns the length of a queue and its oldest seq; nil if the queue is empty or its first member is not a seq.
 local function queue_at(key)
   local length = ask('ZCARD', key)
   local seq = length and redis.call('ZRANGE', key, 0, 0)[1]

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- read_brakes.lua: read the brakes of all campaigns, their version, and the time.
+-- read_brakes.lua: read the brakes of all campaigns, their version, and the time of Redis.
 -- KEYS[1] brakes   KEYS[2] their version
 -- returns {version or '', Unix ms, {campaign, brake, …}}
 local t = redis.call('TIME')

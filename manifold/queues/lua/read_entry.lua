@@ -1,5 +1,6 @@
 -- read_entry.lua: read the state of an entry that is about to end. Changes nothing.
--- ARGV[6] seq   returns {published_at_ms, '' if not in flight, attempts or '', outcome code or '', '1' if an earlier publish may
+-- ARGV[6] seq
+-- returns {published_at_ms or '' if it is not in flight, attempts or '', code of the outcome or '', '1' if an earlier publish may
 -- be under way, else '0'}
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 local is_held = held[1] == ARGV[6]

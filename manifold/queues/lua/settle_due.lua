@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- settle_due.lua: remove owners that were checked from the deadline index, except those added again with a later deadline.
--- KEYS[1] deadline index   ARGV[1] time up to which it was checked, Unix ms   then the owners; returns the number removed
+-- settle_due.lua: remove owners that were checked from the deadline index, except those that now have a later deadline.
+-- KEYS[1] deadline index   ARGV[1] time up to which the index was checked, Unix ms   then the owners
+-- returns the number of removed owners
 local taken = 0
 for i = 2, #ARGV do
   local at = redis.call('ZSCORE', KEYS[1], ARGV[i])

@@ -1,8 +1,8 @@
--- unpark.lua: put parked entries whose data has arrived back to pending, in seq order; one whose data is still missing is parked
--- again.
--- ARGV[6…] seqs of the entries; none: all of this owner
--- returns {word, number of entries}; word: 'ready' (the vehicle is here, something is pending and nothing is in flight: wake a
--- dispatcher), 'queued' or 'known' (none of them was parked)
+-- unpark.lua: put parked entries back to pending, in seq order, because their data has arrived. If the data of an entry is still
+-- missing, a dispatcher parks the entry again.
+-- ARGV[6…] seqs of the entries; without any, all parked entries of this owner
+-- returns {word, number of entries put back}, where word is 'ready' (the vehicle is present and subscribed, something is pending
+-- and nothing is in flight: wake a dispatcher), 'queued' or 'known' (none of the entries was parked)
 local seqs, moved = {}, 0
 for i = 6, #ARGV do seqs[i - 5] = ARGV[i] end
 if #seqs == 0 then seqs = redis.call('ZRANGE', PARKED, 0, -1) end
@@ -12,7 +12,7 @@ for _, seq in ipairs(seqs) do
     moved = moved + 1
   end
 end
--- Even if nothing moved: an earlier caller may have crashed before the wake.
+-- Return 'ready' even if nothing was put back, because an earlier caller may have crashed before it woke a dispatcher.
 local ready = presence_state(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (moved > 0 or redis.call('EXISTS', PENDING) == 1)
 return {ready and 'ready' or moved > 0 and 'queued' or 'known', moved}

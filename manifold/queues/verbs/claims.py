@@ -38,8 +38,11 @@ class MustEnd(NamedTuple):
 class ClaimReply(NamedTuple):
     """The result of a claim. `seq`, `attempts` and `deadline_ms` (Unix ms) describe the entry in flight; 0 if there is none.
 
-    `message` is a small message of a compacted queue (key, NUL, payload); if empty, read the message separately. If
-    something was claimed, `max_packet_bytes` is the largest packet that the vehicle accepts; 0: no limit, or unknown.
+    `message` is a claimed message of a compacted queue (key, NUL, payload) if the message is small; if it is empty, the message
+    must
+    be read separately. If an entry was claimed, `max_packet_bytes` is the largest packet that the vehicle accepts; 0: no limit,
+    or
+    unknown.
     """
 
     word: ClaimWord
@@ -52,12 +55,12 @@ class ClaimReply(NamedTuple):
 
     @property
     def next(self) -> "ClaimReply":
-        """The claim that was made with the verb; every reply has this property."""
+        """The claim that the verb made; every reply has this property, and here it is the reply itself."""
         return self
 
 
-# Indices in `ecq_keys` of pending, inflight, attempts, messages and keys, as update_presence.lua takes them.
-_ECQ_OF_PRESENCE = (0, 1, 6, 5, 3)
+# Indices in `ecq_keys` of the keys that update_presence.lua takes: pending, inflight, attempts, messages and keys.
+_ECQ_KEY_INDICES = (0, 1, 6, 5, 3)
 _NO_CLAIM = ClaimReply(ClaimWord.NONE)
 
 
@@ -77,17 +80,17 @@ class Claim(Verb, frozen=True):
             return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
         if word is ClaimWord.MUST_END:
             triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
-            return ClaimReply(
-                word, must_end=tuple(MustEnd(int(seq), OF_CODE[int(how)], int(tried)) for seq, how, tried in triples)
-            )
+            entries = (MustEnd(int(seq), OF_CODE[int(code)], int(attempts)) for seq, code, attempts in triples)
+            return ClaimReply(word, must_end=tuple(entries))
         return ClaimReply(word)
 
 
 class UpdatePresenceReply(NamedTuple):
     """`word` is `noted` or `stale`; `released` is the seq that went back to pending, or None.
 
-    `ecq_released` is the same for the vehicle's compacted queue. `ecq_wake`: that queue has something to claim, or a new deadline
-    for its entry in flight.
+    `ecq_released` is the same for the vehicle's compacted queue. `ecq_wake` says that the compacted queue has something to claim,
+    or
+    that its entry in flight has a new deadline.
     """
 
     word: str
@@ -108,23 +111,25 @@ class UpdatePresence(Verb, frozen=True):
     script = Script("update_presence")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        others = tuple(keys.ecq_keys(owner)[place] for place in _ECQ_OF_PRESENCE)
-        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._sign(), others=others)
+        ecq_keys = keys.ecq_keys(owner)
+        others = tuple(ecq_keys[index] for index in _ECQ_KEY_INDICES)
+        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._event_args(), others=others)
 
-    def _sign(self) -> Args:
+    def _event_args(self) -> Args:
         match self.seen:
             case PresenceSign():
                 return ("heard",)
-            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry, max_packet_bytes=takes):
-                return "connected", at, "1" if clean else "0", expiry, "" if takes is None else takes
-            case Disconnected(connected_at_ms=began, at_ms=at, expiry_s=expiry):
-                return "disconnected", began, at, "" if expiry is None else expiry
-            case Subscribed(on=on):
-                return ("subscribed" if on else "unsubscribed",)
+            case Connected(at_ms=at_ms, clean_start=clean_start, expiry_s=expiry_s, max_packet_bytes=max_bytes):
+                return "connected", at_ms, "1" if clean_start else "0", expiry_s, "" if max_bytes is None else max_bytes
+            case Disconnected(connected_at_ms=connected_at_ms, at_ms=at_ms, expiry_s=expiry_s):
+                return "disconnected", connected_at_ms, at_ms, "" if expiry_s is None else expiry_s
+            case Subscribed(on=is_subscribed):
+                return ("subscribed" if is_subscribed else "unsubscribed",)
 
     @staticmethod
     def read(raw: Any) -> UpdatePresenceReply:
-        return UpdatePresenceReply(raw[0].decode(), number(raw[1]), Claim.read(raw[4:]), number(raw[2]), raw[3] == b"1")
+        word, released, ecq_released, ecq_wake, *claim = raw
+        return UpdatePresenceReply(word.decode(), number(released), Claim.read(claim), number(ecq_released), ecq_wake == b"1")
 
 
 class ReleaseReason(StrEnum):
@@ -132,34 +137,37 @@ class ReleaseReason(StrEnum):
 
     DEADLINE = "deadline"  # the vehicle did not acknowledge in time
     UNSUBSCRIBED = "unsubscribed"  # the broker had no subscriber; not counted as an attempt
-    LOST = "lost"  # the session that held it is gone
+    LOST = "lost"  # the session to which the broker delivered the entry has ended
     CUT = "cut"  # the connection broke before the PUBACK; not counted as an attempt, since another publish may have caused it
-    UNSENT = "unsent"  # never handed to the broker; not counted as an attempt
+    UNSENT = "unsent"  # the entry was never handed to the broker; not counted as an attempt
 
 
 class ReleaseReply(NamedTuple):
-    """`word` is `released`, `early` (try again at `deadline_ms`) or `stale`. The release of a claim claims nothing."""
+    """The result of a release.
+
+    `word` is `released`, `early` (the deadline, now `deadline_ms`, has not passed) or `stale` (the claim is not in flight).
+    """
 
     word: str
     attempts: int = 0
     deadline_ms: int = 0
-    resubscribed: bool = False  # the vehicle has subscribed, or been heard from, since the claim
+    resubscribed: bool = False  # whether the vehicle has subscribed, or sent a sign of life, since the claim
 
     @property
     def next(self) -> ClaimReply:
-        """An empty claim."""
+        """A reply without a claim, because a release claims nothing."""
         return _NO_CLAIM
 
 
 class Release(Verb, frozen=True):
-    """Release the claim of `seq`: put it back to pending if it is still in flight.
+    """Release the claim of `seq`: put the entry back to pending if it is still in flight.
 
-    `again` asks the receiver of the reply to claim afterwards.
+    `again` says that the receiver of the reply should claim next; the script does not use it.
     """
 
     seq: int
     reason: ReleaseReason
-    claimed_ms: int | None = None  # the claim to release; None: whichever is in flight
+    claimed_ms: int | None = None  # time of the claim to release; None: any claim of `seq` that is in flight
     again: bool = False
     script = Script("release")
     ecq_script = Script("release", prepends=ECQ_SHARED_CODE)
@@ -176,26 +184,32 @@ class Release(Verb, frozen=True):
 
 
 class Park(Verb, frozen=True):
-    """Park `seq` until `data_id` arrives, and claim the next entry. The reply is NONE if `seq` is neither in flight nor parked.
+    """Park `seq` until `data_id` arrives, and claim the next entry.
 
-    The reply is BUSY with `seq` itself if an earlier publish of it may still be under way: it is pending again, and nothing was
-    parked or claimed. The note that it waits is written before and after parking, since data that arrives in between removes the
-    first note. A note expires with the retention.
+    The reply is NONE if `seq` is neither in flight nor parked. It is BUSY with `seq` itself if an earlier publish of the entry
+    may
+    still be under way: the entry is then pending again, and nothing was parked or claimed. A note says which data a parked entry
+    waits for. It is written before and after parking, because data that arrives between the two removes the first note. A note
+    expires with the retention.
     """
 
     seq: int
     data_id: str
-    claimed_ms: int | None = None  # the claim to park, since data may have come for a newer one; None: whichever is in flight
+    # Time of the claim to park; None: any claim of `seq` that is in flight. A newer claim may have found the data.
+    claimed_ms: int | None = None
     script = Script("park")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, self.seq, "" if self.claimed_ms is None else self.claimed_ms)
 
     def notes(self, policy: Policy, owner: str, now_ms: int) -> Sequence[Args]:
-        """The commands that note the wait."""
+        """The commands that write the note."""
         key = keys.waiting_for(self.data_id)
-        note, lasts = ("SADD", key, f"{owner} {self.seq}"), ("PEXPIRE", key, policy.retention_ms)
-        return note, lasts, ("ZADD", keys.PARKED, now_ms, self.data_id)
+        return (
+            ("SADD", key, f"{owner} {self.seq}"),
+            ("PEXPIRE", key, policy.retention_ms),
+            ("ZADD", keys.PARKED, now_ms, self.data_id),
+        )
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:

@@ -1,4 +1,4 @@
-"""Verbs of compacted queues, besides `Claim` and `Release`; docs/guides/compacted-queues.md says what they guarantee."""
+"""Verbs of compacted queues, in addition to `Claim` and `Release`; docs/guides/compacted-queues.md has their guarantees."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,6 +12,9 @@ from manifold.queues._policy import Policy
 from manifold.queues._scripts import ECQ_SHARED_CODE, Args, Script
 from manifold.queues.verbs.claims import Claim, ClaimReply
 from manifold.queues.verbs.verb import Recorded, Verb, number
+
+# Indices in `owner_keys` of the keys that ecq_subscribe.lua takes: pending, inflight and parked.
+_FANOUT_KEY_INDICES = (0, 1, 5)
 
 
 class FillReply(NamedTuple):
@@ -32,7 +35,7 @@ class _Fill(Verb, frozen=True):
 
 
 class Append(_Fill, frozen=True):
-    """Make a message the live one of its key, unless a newer one is. Idempotent."""
+    """Make a message the live one of its key, unless the key has a newer message. Idempotent."""
 
     seq: int
     key: str
@@ -58,14 +61,15 @@ class DirectAppend(_Fill, frozen=True):
 
 
 class Rewind(_Fill, frozen=True):
-    """Make live messages pending again from `first_seq` on. A rewind older than the last one changes nothing."""
+    """Make the live messages from `first_seq` on pending again. A rewind older than the last one changes nothing."""
 
-    seq: int  # of the rewind itself
+    seq: int  # seq of the rewind itself
     first_seq: int
     ecq_script = Script("ecq_rewind", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.seq, self.first_seq, max(0, self.first_seq - 1))
+        new_position = max(0, self.first_seq - 1)
+        return self._call(policy, queue, now_ms, self.seq, self.first_seq, new_position)
 
 
 class LiveMessage(NamedTuple):
@@ -77,25 +81,29 @@ class LiveMessage(NamedTuple):
 
 
 class Load(_Fill, frozen=True):
-    """Load a queue from the lake's state, without payloads. State that Redis already has, or has newer, stays."""
+    """Load a queue from its state in the lake, without payloads. State that is the same or newer in Redis stays."""
 
     epoch: int  # seq of the last rewind in the lake; 0: none
     acked_seq: int | None
     acked_at_ms: int | None
     messages: Sequence[LiveMessage]
-    is_last: bool = True  # a queue with very many messages needs several calls
+    is_last: bool = True  # False if further calls follow, because the queue has very many messages
     ecq_script = Script("ecq_load", prepends=ECQ_SHARED_CODE, needs_memory=True)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        position = ("" if self.acked_seq is None else self.acked_seq, "" if self.acked_at_ms is None else self.acked_at_ms)
-        parts = (part for m in self.messages for part in (m.seq, m.key, "1" if m.is_delivered else "0"))
-        return self._call(policy, queue, now_ms, self.epoch, *position, "1" if self.is_last else "0", *parts)
+        acked_seq = "" if self.acked_seq is None else self.acked_seq
+        acked_at_ms = "" if self.acked_at_ms is None else self.acked_at_ms
+        is_last = "1" if self.is_last else "0"
+        messages: list[Any] = []
+        for message in self.messages:
+            messages += (message.seq, message.key, "1" if message.is_delivered else "0")
+        return self._call(policy, queue, now_ms, self.epoch, acked_seq, acked_at_ms, is_last, *messages)
 
 
 class AckReply(NamedTuple):
     """`word` is `ended`, `known` (acknowledged before), `undone` (rewound since), `unknown` (superseded) or `sent`.
 
-    `sent`: a publish of it may still be under way, so it cannot be passed over yet.
+    `sent` says that a publish of the message may still be under way, so that the message cannot be passed over yet.
     """
 
     word: str
@@ -108,7 +116,7 @@ class AckReply(NamedTuple):
 class Acknowledge(Verb, frozen=True):
     """Acknowledge a message, advance the position and claim the next message. The message stays readable while it is live.
 
-    Without `sends_outcome`, the recorder already has the record, with its epoch, and nothing is sent.
+    Without `sends_outcome`, nothing is sent to the recorder, which already has the record with its epoch.
     """
 
     record: EcqAck
@@ -117,20 +125,23 @@ class Acknowledge(Verb, frozen=True):
     ecq_script = Script("ecq_ack", prepends=ECQ_SHARED_CODE)
 
     def record_first(self) -> Sequence[Recorded]:
-        """The record with the current epoch, unless the message was acknowledged before."""
+        """The record with the current epoch, unless the message was acknowledged before or cannot end yet."""
         if not self.sends_outcome:
             return ()
 
-        def complete(found: _AckStateReply) -> tuple[EcqAck | None, Verb]:
-            record = replace(self.record, epoch=found.epoch)
-            stays = found.is_known or (found.sent and record.passed_over) or (record.is_expired and not found.is_pending)
-            return None if stays else record, replace(self, record=record, sends_outcome=False)
+        def complete(state: _AckStateReply) -> tuple[EcqAck | None, Verb]:
+            record = replace(self.record, epoch=state.epoch)
+            cannot_be_passed_over = state.sent and record.passed_over
+            cannot_expire = record.is_expired and not state.is_pending
+            has_record = not (state.is_known or cannot_be_passed_over or cannot_expire)
+            return record if has_record else None, replace(self, record=record, sends_outcome=False)
 
         return (Recorded(_ReadAckState(self.record.seq), complete),)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
-        claim, passed_over = "1" if self.claim else "0", "1" if record.passed_over else "0"
+        claim = "1" if self.claim else "0"
+        passed_over = "1" if record.passed_over else "0"
         if record.is_expired:
             passed_over = "2"
         epoch = "" if self.sends_outcome else record.epoch
@@ -145,11 +156,11 @@ class Acknowledge(Verb, frozen=True):
 
 
 class _AckStateReply(NamedTuple):
-    """What the queue knows of one message."""
+    """The state of one message in the queue, and the epoch of the queue."""
 
     epoch: int
-    is_known: bool  # it was acknowledged before
-    sent: bool  # an earlier publish may still be under way: it cannot be passed over yet
+    is_known: bool  # whether the message was acknowledged before
+    sent: bool  # whether an earlier publish may still be under way, so that the message cannot be passed over yet
     is_pending: bool
 
 
@@ -163,21 +174,25 @@ class _ReadAckState(Verb, frozen=True):
 
 
 class Subscription(Verb, frozen=True):
-    """Record that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim.
+    """Record that the client has subscribed with this QoS, or unsubscribed if it is None; with `claim`, also claim.
 
     A message published to a new session before its first subscription goes back to pending.
     """
 
     qos: int | None
     claim: bool
-    at_ms: int | None = None  # when the broker granted it, Unix ms; None: now
+    at_ms: int | None = None  # when the broker granted the subscription, in Unix ms; None: now
     ecq_script = Script("ecq_subscribe", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        said = "no" if self.qos is None else "yes" if self.qos else "qos0"
-        fanout = keys.owner_keys(owner_of_queue(queue))
-        args = ("1" if self.claim else "0", said, now_ms if self.at_ms is None else self.at_ms)
-        return self._call(policy, queue, now_ms, *args, others=tuple(fanout[place] for place in (0, 1, 5)))
+        claim = "1" if self.claim else "0"
+        subscription = "no"
+        if self.qos is not None:
+            subscription = "yes" if self.qos else "qos0"
+        at_ms = now_ms if self.at_ms is None else self.at_ms
+        fanout_keys = keys.owner_keys(owner_of_queue(queue))
+        others = tuple(fanout_keys[index] for index in _FANOUT_KEY_INDICES)
+        return self._call(policy, queue, now_ms, claim, subscription, at_ms, others=others)
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
@@ -191,7 +206,7 @@ class _Count(Verb, frozen=True):
 
 
 class Erase(_Count, frozen=True):
-    """Remove everything accepted before this seq. The reply is the number of messages."""
+    """Remove everything with a seq less than `before`. The reply is the number of removed messages."""
 
     before: int
     ecq_script = Script("ecq_erase", prepends=ECQ_SHARED_CODE)
@@ -212,7 +227,7 @@ class Expire(Verb, frozen=True):
 
 
 class Prune(_Count, frozen=True):
-    """Remove acknowledged messages written before `before_ms` (Unix ms). The reply is the number of messages."""
+    """Remove acknowledged messages written before `before_ms` (Unix ms). The reply is the number of removed messages."""
 
     before_ms: int
     ecq_script = Script("ecq_prune", prepends=ECQ_SHARED_CODE)

@@ -8,7 +8,7 @@ from manifold.queues.verbs.verb import Verb, number
 
 
 class QueuedMessage(NamedTuple):
-    """A live message in Redis; `size_bytes` is the size of its payload, None if Redis lacks the payload."""
+    """A live message in Redis. `size_bytes` is the size of its payload; None if Redis lacks the payload."""
 
     key: str
     seq: int
@@ -17,14 +17,14 @@ class QueuedMessage(NamedTuple):
 
 
 class ReadReply(NamedTuple):
-    """Some live messages, oldest first, and the state of the queue; 0 or None where unknown."""
+    """Some live messages, oldest first, and the state of the queue. Unknown numbers are 0 or None."""
 
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
     in_flight: int | None
     messages: tuple[QueuedMessage, ...]
-    cursor: int = 0  # of the next call; 0: this was the last
+    cursor: int = 0  # cursor of the next call; 0: all messages have been read
     expired_at_ms: int | None = None  # when a message last expired and left the queue
 
 
@@ -37,27 +37,30 @@ class Read(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> ReadReply:
-        messages = sorted(_messages(raw[5]), key=lambda message: message.seq)
-        return ReadReply(
-            number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]), number(raw[6])
-        )
+        acked_seq, acked_at_ms, epoch, in_flight, cursor, flat_messages, expired_at_ms = raw
+        messages = tuple(sorted(_messages(flat_messages), key=lambda message: message.seq))
+        state = number(acked_seq), number(acked_at_ms), int(epoch), number(in_flight)
+        return ReadReply(*state, messages, int(cursor), number(expired_at_ms))
 
 
 class PageReply(NamedTuple):
-    """A page of live messages, oldest first, and the state of the queue; 0 or None where unknown."""
+    """A page of live messages, oldest first, and the state of the queue. Unknown numbers are 0 or None."""
 
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
     in_flight: int | None
-    last_seq: int | None  # the greatest in the queue
+    last_seq: int | None  # the greatest seq in the queue
     has_more: bool
-    messages: tuple[QueuedMessage, ...]  # with size None, the key is unknown, and the message may not be live
-    expired_at_ms: int | None = None  # as in ReadReply
+    messages: tuple[QueuedMessage, ...]  # if a size is None, the key is unknown, and the message may not be live
+    expired_at_ms: int | None = None  # when a message last expired and left the queue
 
 
 class ReadPage(Verb, frozen=True):
-    """Read the live messages after a seq, in seq order, and the state of the queue. Changes nothing."""
+    """Read up to `limit` live messages with seqs greater than `after`, in seq order, and the state of the queue.
+
+    Changes nothing.
+    """
 
     after: int
     limit: int
@@ -65,10 +68,13 @@ class ReadPage(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> PageReply:
-        state = number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3])
-        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])), number(raw[7]))
+        acked_seq, acked_at_ms, epoch, in_flight, last_seq, has_more, flat_messages, expired_at_ms = raw
+        state = number(acked_seq), number(acked_at_ms), int(epoch), number(in_flight)
+        messages = tuple(_messages(flat_messages))
+        return PageReply(*state, number(last_seq), has_more == b"1", messages, number(expired_at_ms))
 
 
 def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:
-    parts: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(*(flat[place::4] for place in range(4)), strict=True)
-    return (QueuedMessage(key.decode(), int(seq), number(size), how == b"delivered") for key, seq, size, how in parts)
+    """Parse a flat list of key, seq, payload size and state of each message."""
+    fields: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    return (QueuedMessage(key.decode(), int(seq), number(size), state == b"delivered") for key, seq, size, state in fields)

@@ -22,12 +22,12 @@ class ListMustEnd(Claim, frozen=True):
 
 
 class ReadEntryReply(NamedTuple):
-    """`published_ms` is None if the entry is not in flight, `attempts` if unknown, `ended` if it has not ended."""
+    """The state of an entry."""
 
-    published_ms: int | None
-    attempts: int | None
-    ended: Outcome | None
-    sent: bool  # an earlier publish may still be under way: until then, only an acknowledgement ends it
+    published_ms: int | None  # Unix ms; None if the entry is not in flight
+    attempts: int | None  # None if unknown
+    ended: Outcome | None  # None if the entry has not ended
+    sent: bool  # whether an earlier publish may still be under way; while it may, only an acknowledgement ends the entry
 
 
 class ReadEntry(Verb, frozen=True):
@@ -38,27 +38,32 @@ class ReadEntry(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> ReadEntryReply:
-        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0), raw[3] == b"1")
+        published_ms, attempts, code, sent = raw
+        return ReadEntryReply(number(published_ms), number(attempts), OF_CODE.get(number(code) or 0), sent == b"1")
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (it ended before), `unknown`, or `sent` (under way, so it cannot fail yet). None: unknown."""
+    """`word` is `ended`, `known` (the entry had ended before), `unknown` or `sent`.
+
+    `sent` says that a publish of the entry may still be under way, so that the entry cannot fail or be withdrawn yet.
+    """
 
     word: str
-    published_ms: int | None
-    attempts: int | None
+    published_ms: int | None  # Unix ms; None if unknown
+    attempts: int | None  # None if unknown
     next: ClaimReply
 
 
-_ONLY_IF_NOT_SENT = (Outcome.FAILED, Outcome.WITHDRAWN)  # as in ack.lua
+# Outcomes that an entry cannot get while a publish of it may be under way; as in ack.lua.
+_ONLY_IF_NOT_SENT = (Outcome.FAILED, Outcome.WITHDRAWN)
 
 
 class Ack(Verb, frozen=True):
-    """End the entry of this outcome in any state, send the outcome to the recorder, and claim the next entry.
+    """End the entry that `record` names, send its outcome to the recorder, and claim the next entry.
 
-    If `record` has no attempts, the queue fills in attempts and publish time. An entry that ended before keeps its outcome, and
-    nothing is sent; but one that was withdrawn is delivered if it is acknowledged. Without `sends_outcome`, the recorder already
-    has the outcome.
+    The entry may be in any state. If `record` has no attempts, the queue fills in attempts and publish time. An entry that had
+    ended before keeps its outcome, and nothing is sent. As an exception, a withdrawn entry becomes delivered if it is
+    acknowledged. Without `sends_outcome`, nothing is sent to the recorder, which already has the outcome.
     """
 
     record: OutcomeRecord
@@ -68,34 +73,39 @@ class Ack(Verb, frozen=True):
     script = Script("ack")
 
     def record_first(self) -> Sequence[Recorded]:
-        """The outcome, unless the entry has ended."""
+        """The outcome, unless the entry has ended or cannot end yet."""
         if not self.sends_outcome:
             return ()
 
-        def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-            how = self.record.outcome
-            was_withdrawn = how is Outcome.DELIVERED and found.ended is Outcome.WITHDRAWN  # its late delivery counts
-            stays = (found.ended is not None and not was_withdrawn) or (found.sent and how in _ONLY_IF_NOT_SENT)
-            return None if stays else _completed(self.record, found), replace(self, sends_outcome=False)
+        def complete(entry: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
+            outcome = self.record.outcome
+            is_late_delivery = outcome is Outcome.DELIVERED and entry.ended is Outcome.WITHDRAWN
+            keeps_outcome = entry.ended is not None and not is_late_delivery
+            cannot_end = entry.sent and outcome in _ONLY_IF_NOT_SENT
+            record = None if keeps_outcome or cannot_end else _completed(self.record, entry)
+            return record, replace(self, sends_outcome=False)
 
         return (Recorded(ReadEntry(self.record.seq), complete),)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         record = self.record
-        args = (record.seq, self.request_id if policy.compaction else "", "1" if self.claim else "0", CODES[record.outcome])
+        compaction_key = self.request_id if policy.compaction else ""
+        args = (record.seq, compaction_key, "1" if self.claim else "0", CODES[record.outcome])
         if not self.sends_outcome:
             return self._call(policy, owner, now_ms, *args)
-        at = "" if record.dispatched_ms is None else record.dispatched_ms
-        times = "" if record.attempts is None else record.attempts
-        return self._call(policy, owner, now_ms, *args, record.to_wire_prefix(), at, times, others=(keys.OUTCOMES,))
+        published_ms = "" if record.dispatched_ms is None else record.dispatched_ms
+        attempts = "" if record.attempts is None else record.attempts
+        outcome_args = (record.to_wire_prefix(), published_ms, attempts)
+        return self._call(policy, owner, now_ms, *args, *outcome_args, others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:
-        return AckReply(raw[0].decode(), number(raw[1]), number(raw[2]), Claim.read(raw[3:]))
+        word, published_ms, attempts, *claim = raw
+        return AckReply(word.decode(), number(published_ms), number(attempts), Claim.read(claim))
 
 
 class EndReply(NamedTuple):
-    """The outcome of each entry, in the order of the records; None for one in flight, which is not sent again."""
+    """The outcome of each entry, in the order of the records; None for an entry in flight, which is not sent again."""
 
     outcomes: tuple[Outcome | None, ...]
     next: ClaimReply
@@ -104,7 +114,8 @@ class EndReply(NamedTuple):
 class End(Verb, frozen=True):
     """End entries that may no longer be sent, send the outcomes of those that end now, and claim the next entry.
 
-    An entry in flight gets its outcome unless it is acknowledged. `sends_outcome` as for `Ack`.
+    An entry in flight gets its outcome at its deadline, unless it is acknowledged. Without `sends_outcome`, nothing is sent to
+    the recorder, which already has the outcomes.
     """
 
     records: tuple[OutcomeRecord, ...]
@@ -119,21 +130,24 @@ class End(Verb, frozen=True):
         return [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], r.to_wire() if self.sends_outcome else b""))
+        args: list[Any] = ["1" if self.claim else "0"]
+        for record in self.records:
+            args += (record.seq, CODES[record.outcome], record.to_wire() if self.sends_outcome else b"")
         others = (keys.OUTCOMES,) if self.sends_outcome else ()
-        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *each, others=others)
+        return self._call(policy, owner, now_ms, *args, others=others)
 
     @staticmethod
     def read(raw: Any) -> EndReply:
-        return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), Claim.read(raw[1:]))
+        codes, *claim = raw
+        return EndReply(tuple(OF_CODE.get(int(code)) for code in codes), Claim.read(claim))
 
-    def _complete(self, record: OutcomeRecord, found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-        ends_now = found.ended is None and found.published_ms is None and not found.sent
-        return _completed(record, found) if ends_now else None, replace(self, sends_outcome=False)
+    def _complete(self, record: OutcomeRecord, entry: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
+        ends_now = entry.ended is None and entry.published_ms is None and not entry.sent
+        return _completed(record, entry) if ends_now else None, replace(self, sends_outcome=False)
 
 
-def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
-    """Complete the record as ack.lua does."""
+def _completed(record: OutcomeRecord, entry: ReadEntryReply) -> OutcomeRecord:
+    """Fill in attempts and publish time as ack.lua does, if the record has no attempts."""
     if record.attempts is not None:
         return record
-    return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)
+    return replace(record, attempts=entry.attempts, dispatched_ms=entry.published_ms or record.dispatched_ms)

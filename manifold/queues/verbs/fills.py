@@ -10,16 +10,18 @@ from manifold.queues.verbs.verb import Verb
 
 
 class EnqueueReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued` or `known`; then the number of new entries and the seqs they superseded."""
+    """`word` is `ready` (wake a dispatcher), `queued` or `known` (no entry is new)."""
 
     word: str
-    queued: int
-    superseded: tuple[int, ...]
+    queued: int  # number of new entries
+    superseded: tuple[int, ...]  # seqs of the entries that they superseded
 
 
 def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
     """Flatten (seq, request_id) entries for `Offer`: [seq, …], or [seq, request_id, seq, …] with compaction."""
-    return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
+    if policy.compaction:
+        return [part for entry in entries for part in entry]
+    return [seq for seq, _ in entries]
 
 
 class _Fill(Verb, frozen=True):
@@ -39,7 +41,7 @@ class Offer(_Fill, frozen=True):
 
 
 class Enqueue(_Fill, frozen=True):
-    """As `Offer`, from (seq, request_id) entries."""
+    """Queue entries, given as (seq, request_id), oldest first; otherwise the same as `Offer`."""
 
     entries: Sequence[tuple[int, str]]
 
@@ -50,8 +52,8 @@ class Enqueue(_Fill, frozen=True):
 class DirectEnqueue(_Fill, frozen=True):
     """Queue the single entry of a trigger and wake a dispatcher. Not for a cluster.
 
-    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`, or `duplicate`, if `digest` belongs to
-    another trigger; then nothing has changed.
+    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`, or `duplicate`, if another trigger has
+    the same digest. In both cases, nothing has changed.
     """
 
     seq: int
@@ -78,7 +80,7 @@ class Unpark(_Fill, frozen=True):
 
 
 class Erase(Verb, frozen=True):
-    """Remove everything accepted before this seq, without outcomes. The reply is the number of entries."""
+    """Remove everything with a seq less than `before`, without outcomes. The reply is the number of removed entries."""
 
     before: int
     script = Script("erase")

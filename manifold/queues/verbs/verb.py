@@ -15,10 +15,10 @@ from manifold.queues._scripts import Args, Script
 
 
 class Verb(Struct, frozen=True):
-    """A verb as a value. Its script gets the queue's keys, the time and the policy, then the verb's fields in order.
+    """A verb as a value. Its script gets the keys of the queue, the time, the policy, and the verb's fields in order.
 
-    A verb whose script takes other arguments overrides `command`. Fanout queues use `script`, compacted queues `ecq_script`; a
-    verb for both has both.
+    A verb whose script takes other arguments overrides `command`. Fanout queues use `script`, and compacted queues `ecq_script`;
+    a verb for both types of queue has both scripts.
     """
 
     script: ClassVar[Script]
@@ -30,27 +30,30 @@ class Verb(Struct, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> Any:
-        """Parse what the script returns."""
+        """Parse the raw reply of the script."""
         raise NotImplementedError
 
     def record_first(self) -> "Sequence[Recorded]":
-        """Records that must reach the recorder before the verb runs. Only in a cluster, where the script cannot send them."""
+        """The records that must reach the recorder before the verb runs.
+
+        Only used in a cluster, where scripts cannot send them.
+        """
         return ()
 
     def _call(self, policy: Policy, queue: str, now_ms: int, *args: Any, others: tuple[str, ...] = ()) -> Args:
-        """Build the script call with these arguments; `others` are keys after those of the queue."""
+        """Build the script call with these arguments. `others` are keys in addition to those of the queue, which they follow."""
         if is_ecq(queue):
-            sha, own, numbers = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
+            sha, queue_keys, policy_args = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
         else:
-            sha, own, numbers = self.script.sha, keys.owner_keys(queue), policy.numbers
-        return ("EVALSHA", sha, len(own) + len(others), *own, *others, now_ms, *numbers, *args)
+            sha, queue_keys, policy_args = self.script.sha, keys.owner_keys(queue), policy.numbers
+        return ("EVALSHA", sha, len(queue_keys) + len(others), *queue_keys, *others, now_ms, *policy_args, *args)
 
 
 class Recorded(NamedTuple):
-    """A record that is sent before its verb.
+    """A record that is sent before its verb runs.
 
-    `question` reads the queue. `complete` turns its reply into the record (None: nothing to record) and the verb to run then,
-    which does not send the record again.
+    `question` is a verb that reads the queue. `complete` turns the reply to it into the record (None: nothing to record) and the
+    verb to run after the record is sent, which does not send the record again.
     """
 
     question: Verb
@@ -58,5 +61,5 @@ class Recorded(NamedTuple):
 
 
 def number(value: bytes | int) -> int | None:
-    """Parse a number of a reply; None if it is empty, which means unknown."""
+    """Parse a number in a reply; None if the value is empty, which means unknown."""
     return int(value) if value != b"" else None

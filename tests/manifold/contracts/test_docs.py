@@ -12,7 +12,7 @@ from manifold.contracts.messages import MAX_PARTS, ReceiptStatus
 from manifold.contracts.names import MAX_ID, MAX_VIN
 from manifold.contracts.outcomes import CODES, EntryState, Outcome
 from manifold.recorder._answers import IN_FLIGHT
-from manifold.recorder._rate_limit import BURST, KEPT_BYTES
+from manifold.recorder._rate_limit import BURST, MAX_KEPT_BYTES
 from manifold.recorder._receipts import MAX_BYTES, MAX_LEVELS
 from manifold.settings import Settings
 from tests.support.servers import ROOT
@@ -77,7 +77,7 @@ def test_the_page_has_the_limits_that_no_setting_changes() -> None:
     assert f"| {MAX_KEY_BYTES} bytes of UTF-8, {MAX_KEY_LEVELS} levels" in MESSAGES
     assert f"| answer | {MAX_ANSWER_BYTES:,} bytes |" in MESSAGES
     assert f"Its first {MAX_REASON} characters are read" in MESSAGES
-    assert f"and {KEPT_BYTES >> 10} KiB of it is kept" in MESSAGES
+    assert f"and {MAX_KEPT_BYTES >> 10} KiB of it is kept" in MESSAGES
     assert f"on which {IN_FLIGHT} may be unacknowledged" in MESSAGES
     assert f"1 to {MAX_LEVELS} levels after it, at most {MAX_BYTES} bytes" in MESSAGES
     assert f"at most {MAX_PARTS} lists and objects" in MESSAGES

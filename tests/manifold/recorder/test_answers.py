@@ -15,7 +15,7 @@ from manifold.contracts.envelope import Stream
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder._answers import Answers
 from manifold.recorder._parser import Incoming
-from manifold.recorder._rate_limit import BURST, KEPT_BYTES
+from manifold.recorder._rate_limit import BURST, MAX_KEPT_BYTES
 from manifold.settings import Settings
 from manifold.settings.embedded_broker import MAX_INFLIGHT
 from tests.manifold.recorder.harness import Harness, harness, metric, running_harness
@@ -95,7 +95,7 @@ def test_a_malformed_answer_is_quarantined_and_a_foreign_response_is_not_recorde
     say(shared, "ODD", b"\x00 my own protocol", b'{"status": "ok"}', answer("perhaps"), huge, answer())
 
     wait_until(lambda: len(recorded(shared, "ODD")) == 3, what="three answers to be archived")
-    assert recorded(shared, "ODD") == [(answer("perhaps"), False), (huge[:KEPT_BYTES], False), (answer(), True)]
+    assert recorded(shared, "ODD") == [(answer("perhaps"), False), (huge[:MAX_KEPT_BYTES], False), (answer(), True)]
     assert count(shared, "ignored") == ignored + 2
     reasons = [e.refused_because for e in shared.archived(Stream.ANSWER) if "/ODD/" in e.topic]
     assert reasons[0] == 'status "perhaps" must be one of busy, failed, refused, done'

@@ -252,7 +252,7 @@ def test_an_order_that_redis_missed_is_handed_over_before_anybody_looks(tmp_path
 def test_the_archives_brakes_are_handed_over_as_soon_as_it_is_readable(
     tmp_path: Path, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_braking, "ARCHIVE_AGAIN_S", 0.01)
+    monkeypatch.setattr(_braking, "ARCHIVE_RETRY_S", 0.01)
     folder, moved, seqs = tmp_path / "archive" / Stream.CAMPAIGN, tmp_path / "moved", SeqSource(0)
     archive = RecordedSegments(Archive(f"file://{tmp_path}/archive", Settings(home=tmp_path).s3))
     archived, journaled = (

@@ -18,7 +18,7 @@ from manifold.messaging.mqtt import Message
 from manifold.queues import Queues, is_cluster
 from manifold.queues.verbs.claims import UpdatePresence
 from manifold.recorder._dedupe import DedupeWindow
-from manifold.recorder._direct_enqueuer import MAX_OWNERS_ALONE, DirectEnqueuer
+from manifold.recorder._direct_enqueuer import MAX_OWNERS_SINGLE, DirectEnqueuer
 from manifold.recorder._parser import Incoming, Parser
 from manifold.settings import Settings
 from tests.manifold.recorder.enqueuing import WINDOW_MS, is_named_until_mended, load, run
@@ -41,7 +41,7 @@ def vins(count: int) -> list[str]:
     return [f"V{number}" for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, MAX_OWNERS_ALONE, MAX_OWNERS_ALONE + 1])
+@pytest.mark.parametrize("count", [1, MAX_OWNERS_SINGLE, MAX_OWNERS_SINGLE + 1])
 def test_both_enqueue_paths_wake_every_connected_vehicle(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         batch = queues.batch()
@@ -73,7 +73,7 @@ def test_a_wake_up_for_two_triggers_names_none(play: Callable[..., None]) -> Non
     play(scenario)
 
 
-@pytest.mark.parametrize("count", [1, MAX_OWNERS_ALONE + 1])
+@pytest.mark.parametrize("count", [1, MAX_OWNERS_SINGLE + 1])
 def test_a_trigger_of_another_recorder_is_a_duplicate_on_both_paths(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         first, again = take(vins(count)), take(vins(count))
@@ -86,7 +86,7 @@ def test_a_trigger_of_another_recorder_is_a_duplicate_on_both_paths(play: Callab
     play(scenario)
 
 
-@pytest.mark.parametrize("count", [1, MAX_OWNERS_ALONE + 1])
+@pytest.mark.parametrize("count", [1, MAX_OWNERS_SINGLE + 1])
 def test_both_paths_refuse_queues_that_were_loaded_again(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         await load(enqueuer, queues)
@@ -98,7 +98,7 @@ def test_both_paths_refuse_queues_that_were_loaded_again(play: Callable[..., Non
     play(scenario)
 
 
-@pytest.mark.parametrize("count", [1, MAX_OWNERS_ALONE + 1])
+@pytest.mark.parametrize("count", [1, MAX_OWNERS_SINGLE + 1])
 def test_both_paths_refuse_queues_that_are_not_loaded(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(vins(count))
@@ -112,7 +112,7 @@ def test_both_paths_refuse_queues_that_are_not_loaded(play: Callable[..., None],
     play(scenario, loaded=False)
 
 
-@pytest.mark.parametrize("count", [2, MAX_OWNERS_ALONE + 1])
+@pytest.mark.parametrize("count", [2, MAX_OWNERS_SINGLE + 1])
 @pytest.mark.parametrize("place", range(7), ids=lambda place: keys.owner_keys("V")[place].rpartition(":")[2])
 def test_an_owner_with_corrupt_keys_is_named_and_blocks_no_other(
     play: Callable[..., None], redis: Redis, count: int, place: int

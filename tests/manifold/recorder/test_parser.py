@@ -20,7 +20,7 @@ from manifold.contracts.seq import seq_of
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import DIGEST, PACKET_ID, Parser
-from manifold.recorder._rate_limit import KEPT_BYTES
+from manifold.recorder._rate_limit import MAX_KEPT_BYTES
 from manifold.settings import Settings
 from tests.support.wire import trigger
 
@@ -99,7 +99,7 @@ def test_any_input_becomes_a_writable_envelope(
     parser = Parser(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
     taken = parser.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
     (written,) = scan(frames([taken.envelope])).envelopes()
-    kept = payload[:KEPT_BYTES] if topic.startswith(topics.ECQ_REWIND_PREFIX) else payload
+    kept = payload[:MAX_KEPT_BYTES] if topic.startswith(topics.ECQ_REWIND_PREFIX) else payload
     assert (written.payload, written.topic, written.refused_because) == (kept, topic, taken.refused_because)
     assert unreadable is None or unreadable in str(taken.refused_because)
     assert len(str(taken.refused_because)) < 1000

@@ -12,7 +12,7 @@ from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _rate_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
-from manifold.recorder._rate_limit import BURST, KEPT_BYTES, Admission, RateLimit, rewound_queue
+from manifold.recorder._rate_limit import BURST, MAX_KEPT_BYTES, Admission, RateLimit, rewound_queue
 from manifold.recorder._redelivered import RedeliveredMessages
 from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric
@@ -80,7 +80,7 @@ def test_other_messages_are_not_counted(limit: RateLimit) -> None:
 
 
 def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RateLimit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rate_limit, "CLIENTS_KEPT", 2)
+    monkeypatch.setattr(_rate_limit, "MAX_CLIENTS", 2)
     for client_id in ("V1", "V2", "V3"):
         admitted(limit, 100, client_id)
     assert [admitted(limit, 100, client_id) for client_id in ("V3", "V2", "V1")] == [0, 0, BURST]
@@ -123,7 +123,7 @@ def test_a_malformed_rewind_is_kept_truncated() -> None:
     large = rewind(payload=b"x" * 1_000_000, user_properties=[("a", "b" * 60_000)])
 
     kept = parser.take(large)
-    assert kept.envelope.payload == b"x" * KEPT_BYTES
+    assert kept.envelope.payload == b"x" * MAX_KEPT_BYTES
     assert "a" not in kept.envelope.headers
     assert "1000000 bytes" in str(kept.refused_because)
 

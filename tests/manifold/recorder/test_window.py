@@ -11,7 +11,7 @@ import pytest
 from manifold.contracts import topics
 from manifold.contracts.envelope import Stream
 from manifold.messaging.mqtt import Message, Mqtt
-from manifold.recorder._window import OF_EACH, Window, weight
+from manifold.recorder._window import MESSAGE_OVERHEAD, Window, weight
 from tests.manifold.recorder.harness import Harness, harness, metric
 from tests.manifold.recorder.publisher import platform
 from tests.support.careless import careless
@@ -37,9 +37,9 @@ def disk(home: Harness, size: int) -> None:
 
 def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between() -> None:
     calls: list[str] = []
-    window = Window(10 * OF_EACH, full=lambda: calls.append("full"), free=lambda: calls.append("free"))
-    message = Message("t", bytes(2 * OF_EACH - 1))
-    assert weight(message) == 3 * OF_EACH
+    window = Window(10 * MESSAGE_OVERHEAD, full=lambda: calls.append("full"), free=lambda: calls.append("free"))
+    message = Message("t", bytes(2 * MESSAGE_OVERHEAD - 1))
+    assert weight(message) == 3 * MESSAGE_OVERHEAD
     loud = Message("t", b"", qos=0)
     assert all(window.admit(message) for _ in range(2))
     assert not window.admit(loud)
@@ -50,7 +50,7 @@ def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between
     assert calls == ["full"]
     for _ in range(3):
         window.release(message)
-    assert (calls, window.held) == (["full"], 6 * OF_EACH)
+    assert (calls, window.held) == (["full"], 6 * MESSAGE_OVERHEAD)
     window.release(message)
     assert calls == ["full", "free"]
     assert window.admit(loud)
