@@ -1,7 +1,7 @@
 """Campaigns: which vehicles are named in a trigger, and when, under a plan that people approve.
 
-A pure core decides. A plan and the recorded facts fold into a state (`fold`); `step` turns a state and an instant into effects.
-The core reads no clock, opens no connection, and imports only contracts. Whatever it decides is recorded before it has an effect.
+A pure core decides. `fold` turns a plan and the recorded facts into a state; `step` turns a state and an instant into effects.
+The core reads no clock, opens no connection, and imports only contracts. Every decision is recorded before it has an effect.
 """
 
 from manifold.campaigns.fold import Campaign, fold

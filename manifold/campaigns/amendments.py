@@ -1,6 +1,5 @@
-"""What an amendment of a plan may change, and whether it allows more than people have approved."""
+"""Decides whether a plan can be replaced by an amended one, and in which fields the amended plan allows more."""
 
-import math
 from collections.abc import Sequence
 
 from manifold.campaigns.membership import assign
@@ -11,88 +10,113 @@ from manifold.campaigns.windows import Window
 from manifold.contracts.campaigns import Target
 from manifold.contracts.messages import Refused
 
-_FIXED = ("campaign", "data_id", "targets", "away", "success", "starts", "approve", "wait_for_data")
+_FIXED_FIELDS = ("campaign", "data_id", "targets", "away", "success", "starts", "approve", "wait_for_data")
 _SEVERITY = {"alert": 0, "pause": 1, "cancel": 2}
 
 
 def refusal(old: Plan, new: Plan, open_wave: int, targets: Sequence[Target]) -> str | None:
-    """Why `new` cannot take the place of `old` while `open_wave` is open; None: it can."""
-    for name in _FIXED:
+    """Return the reason why the plan `new` cannot replace `old` while wave `open_wave` is open, or None if it can."""
+    for name in _FIXED_FIELDS:
         if getattr(old, name) != getattr(new, name):
             return f"{name}: is not what it was and cannot be amended; propose another campaign"
     if old.waves[:open_wave] != new.waves[:open_wave]:
         return f"waves: wave {open_wave} is open, and those before it cannot be amended; leave them as they were"
-    known = {wave.name for wave in old.waves}
-    kept = [_membership(wave) for wave in new.waves if wave.name in known]
-    if kept != [_membership(wave) for wave in old.waves]:
+    old_names = {wave.name for wave in old.waves}
+    old_memberships = [_membership(wave) for wave in old.waves]
+    kept_memberships = [_membership(wave) for wave in new.waves if wave.name in old_names]
+    if kept_memberships != old_memberships:
         return "waves: those that the plan had must stay, in their order, with their vins and sizes; amend their gates alone"
-    added = [(place, wave) for place, wave in enumerate(new.waves) if wave.name not in known]
-    for place, wave in added:
-        if place <= open_wave:
-            return f"waves[{place}]: is not behind the open wave {open_wave}; add waves after that"
+    added_waves = [(index, wave) for index, wave in enumerate(new.waves) if wave.name not in old_names]
+    for index, wave in added_waves:
+        if index <= open_wave:
+            return f"waves[{index}]: is not behind the open wave {open_wave}; add waves after that"
         if wave.vins:
-            return f"waves[{place}].vins: may belong to a wave that was open; give an added wave a size"
-    if added and targets:
-        waves = assign(new, targets)
-        return waves.reason if isinstance(waves, Refused) else None
+            return f"waves[{index}].vins: may belong to a wave that was open; give an added wave a size"
+    if added_waves and targets:
+        members = assign(new, targets)
+        return members.reason if isinstance(members, Refused) else None
     return None
 
 
 def widened(old: Plan, new: Plan) -> tuple[str, ...]:
-    """The fields in which `new` allows more than `old`."""
-    gates = {wave.name: wave.gate for wave in new.waves}
-    checks = {
+    """Return the names of the fields in which the plan `new` allows more than `old`."""
+    new_gates = {wave.name: wave.gate for wave in new.waves}
+    allows_more = {
         "rate": _is_faster(old.rate, new.rate),
-        "window": _is_longer(old.window, new.window),
-        "rules": not all(any(_is_as_strict(rule, other) for other in new.rules) for rule in old.rules),
+        "window": _reaches_outside(old.window, new.window),
+        "rules": any(_is_relaxed(old_rule, new.rules) for old_rule in old.rules),
         "retry": _tries_more(old.retry, new.retry),
-        "waves": any(_is_weaker(wave.gate, gates[wave.name]) for wave in old.waves),
+        "waves": any(_is_weaker(wave.gate, new_gates[wave.name]) for wave in old.waves),
         "ends": new.ends_ms > old.ends_ms,
     }
-    return tuple(name for name, allows_more in checks.items() if allows_more)
+    return tuple(field for field, is_wider in allows_more.items() if is_wider)
 
 
 def _membership(wave: Wave) -> tuple[object, ...]:
+    """Return the fields of a wave that decide which targets belong to it."""
     return wave.name, wave.vins, wave.size
 
 
 def _is_faster(old: int | Rate | None, new: int | Rate | None) -> bool:
+    """Whether the rate `new` can ever be higher than the rate `old` would be. None is a rate without a limit."""
     if isinstance(old, Rate) and isinstance(new, Rate):
         return new.start > old.start or new.times > old.times or new.every < old.every or new.up_to > old.up_to
-    lowest = old.start if isinstance(old, Rate) else old
-    highest = new.up_to if isinstance(new, Rate) else new
-    return (math.inf if highest is None else highest) > (math.inf if lowest is None else lowest)
+    lowest_old = old.start if isinstance(old, Rate) else old
+    highest_new = new.up_to if isinstance(new, Rate) else new
+    if lowest_old is None:
+        return False
+    return highest_new is None or highest_new > lowest_old
 
 
-def _is_longer(old: Window | None, new: Window | None) -> bool:
-    """Whether the new window is not inside the old one. One that begins on the other side of midnight counts as not inside."""
+def _reaches_outside(old: Window | None, new: Window | None) -> bool:
+    """Whether the window `new` includes times that the window `old` excludes. None is a window that is always open.
+
+    Opening times are compared as times of day. So a new window that opens after midnight counts as reaching outside an old one
+    that opens before midnight, even where it lies within it.
+    """
     if old is None or old == new:
         return False
-    if new is None or (old.zone, old.otherwise) != (new.zone, new.otherwise) or not set(new.days) <= set(old.days):
+    if new is None or (old.zone, old.otherwise) != (new.zone, new.otherwise):
         return True
-    later_ms = new.opens_ms - old.opens_ms
-    return later_ms < 0 or later_ms + new.length_ms > old.length_ms
+    has_new_days = not set(new.days) <= set(old.days)
+    opens_earlier = new.opens_ms < old.opens_ms
+    closes_later = new.opens_ms + new.length_ms > old.opens_ms + old.length_ms
+    return has_new_days or opens_earlier or closes_later
+
+
+def _is_relaxed(old_rule: Rule, new_rules: Sequence[Rule]) -> bool:
+    """Whether no new rule is at least as strict as this old rule."""
+    return not any(_is_as_strict(old_rule, new_rule) for new_rule in new_rules)
 
 
 def _is_as_strict(old: Rule, new: Rule) -> bool:
-    """Whether `new` trips whenever `old` does, and does at least as much."""
-    if (old.where, old.of, isinstance(old.over, int)) != (new.where, new.of, isinstance(new.over, int)):
+    """Whether the rule `new` trips whenever `old` trips, and reacts at least as severely."""
+    is_old_number, is_new_number = isinstance(old.over, int), isinstance(new.over, int)
+    if (old.where, old.of, is_old_number) != (new.where, new.of, is_new_number):
         return False
-    limits = [rule.over if isinstance(rule.over, int) else share(rule.over) for rule in (old, new)]
     return (
         set(old.count) <= set(new.count)
-        and limits[1] <= limits[0]
+        and _limit(new) <= _limit(old)
         and new.at_least <= old.at_least
         and _SEVERITY[new.then] >= _SEVERITY[old.then]
     )
 
 
+def _limit(rule: Rule) -> int:
+    """Return the limit of a rule: a number of targets, or a share in hundredths of a per cent."""
+    return rule.over if isinstance(rule.over, int) else share(rule.over)
+
+
 def _tries_more(old: Retry | None, new: Retry | None) -> bool:
+    """Whether `new` retries more often, sooner, or after more outcomes than `old`. None never retries."""
     if old is None or new is None:
         return new is not None
     return new.times > old.times or not set(new.on) <= set(old.on) or duration_ms(new.after) < duration_ms(old.after)
 
 
 def _is_weaker(old: Gate, new: Gate) -> bool:
-    shares = any(share(getattr(new, name)) < share(getattr(old, name)) for name in ("released", "known", "success"))
-    return shares or duration_ms(new.soak) < duration_ms(old.soak) or new.approve < old.approve
+    """Whether any condition of the gate `new` is easier to meet than the same condition of `old`."""
+    for name in ("released", "known", "success"):
+        if share(getattr(new, name)) < share(getattr(old, name)):
+            return True
+    return duration_ms(new.soak) < duration_ms(old.soak) or new.approve < old.approve

@@ -1,4 +1,4 @@
-"""Finds out which campaigns on record are over, and where each begins, without keeping long lists of targets in memory."""
+"""Determines which recorded campaigns are over, and where each one begins, without keeping long lists of targets in memory."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -19,17 +19,26 @@ class Beginning(NamedTuple):
 
 
 def beginnings(read_orders: Callable[[], Iterable[tuple[int, Command]]]) -> dict[str, Beginning]:
-    """The campaigns by id. `read_orders` yields all orders with their seqs, and is called twice if there are amendments."""
-    orders: dict[str, dict[int, Command]] = {}
+    """Return the `Beginning` of each campaign, by the campaign's id.
+
+    `read_orders` yields all orders with their seqs. It is called a second time if any campaign has an amendment.
+    """
+    orders_by_name: dict[str, dict[int, Command]] = {}
     for seq, order in read_orders():
-        orders.setdefault(order.campaign, {})[seq] = _shortened(order)
-    # Whether an amendment fits follows from the whole list; and whether later orders do, from the version that it gives.
-    whole: dict[str, dict[int, Command]] = {name: {} for name, by_seq in orders.items() if _has_amendment(by_seq.values())}
-    for seq, order in read_orders() if whole else ():
-        if order.campaign in whole:
-            whole[order.campaign][seq] = order
-    by_name = (orders | whole).items()
-    return {name: Beginning(min(by_seq), max(by_seq), decide(by_seq).stage in OVER) for name, by_seq in by_name}
+        orders_by_name.setdefault(order.campaign, {})[seq] = _shortened(order)
+    # Whether an amendment is accepted depends on the whole list of targets, and whether it is accepted changes the campaign's
+    # version, on which later orders depend. So campaigns with an amendment are read again with their whole lists.
+    amended_names = [name for name, orders in orders_by_name.items() if _has_amendment(orders.values())]
+    whole_orders: dict[str, dict[int, Command]] = {name: {} for name in amended_names}
+    if whole_orders:
+        for seq, order in read_orders():
+            if order.campaign in whole_orders:
+                whole_orders[order.campaign][seq] = order
+    orders_by_name |= whole_orders
+    return {
+        name: Beginning(seq=min(orders), newest=max(orders), is_over=decide(orders).stage in OVER)
+        for name, orders in orders_by_name.items()
+    }
 
 
 def _has_amendment(orders: Iterable[Command]) -> bool:
@@ -37,4 +46,5 @@ def _has_amendment(orders: Iterable[Command]) -> bool:
 
 
 def _shortened(order: Command) -> Command:
+    """Return the order; of a list of targets, only its first target is kept."""
     return replace(order, targets=order.targets[:1]) if isinstance(order, AddTargets) else order

@@ -1,28 +1,32 @@
-"""The brake that a campaign should have: by its folded state, once the fold has the order that set the present brake."""
+"""The brake that a campaign should have, as its folded state requires."""
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
 from manifold.contracts.brakes import OFF, Brake, braking_of
 
-WORDS = {Stage.PAUSED: "pause", Stage.CANCELLED: "cancel", Stage.COMPLETED: "complete"}
+BRAKE_WORDS = {Stage.PAUSED: "pause", Stage.CANCELLED: "cancel", Stage.COMPLETED: "complete"}
 
 
 def follows(campaign: Campaign, known: Brake) -> bool:
-    """Whether the fold has taken in the order that put this brake on, or that order is of an earlier campaign of this name.
+    """Whether the folded state may decide about the brake `known`.
 
-    Redis may keep a brake longer than the lake keeps the record of its campaign: after that, its name may be used again.
+    The folded state may decide once it includes the order that set the brake, or if an earlier campaign of the same name set it.
+    (Redis may keep a brake longer than the lake keeps the record of its campaign, after which a new campaign may use the name.)
     """
-    return known.seq in campaign.orders or known.seq < min(campaign.orders, default=0)
+    is_folded = known.seq in campaign.orders
+    is_of_earlier_campaign = known.seq < min(campaign.orders, default=0)
+    return is_folded or is_of_earlier_campaign
 
 
 def right_brake(campaign: Campaign, known: Brake | None) -> Brake | None:
-    """The brake that should replace `known`, the one in Redis; None if Redis has none and needs none.
+    """Return the brake that Redis should have instead of `known`, which it has now; None if it has no brake and needs none.
 
-    If the fold does not have the order that put `known` on, the brake stays: that order may stop the campaign.
+    If the folded state does not include the order that set `known`, the brake stays, because that order may stop the campaign.
     """
-    word = WORDS.get(campaign.decided.stage, OFF)
+    word = BRAKE_WORDS.get(campaign.decided.stage, OFF)
     if known is not None:
         return Brake(known.seq, word) if follows(campaign, known) else known
     if word == OFF:
         return None
-    return Brake(max(seq for seq, order in campaign.orders.items() if braking_of(seq, order)), word)
+    newest_braking_seq = max(seq for seq, order in campaign.orders.items() if braking_of(seq, order))
+    return Brake(newest_braking_seq, word)

@@ -1,4 +1,4 @@
-"""The state machine of a campaign: its orders, by seq, give its state. An order that does not fit is kept, and has no effect."""
+"""The state machine of a campaign: applies its orders by seq. An order that does not fit the state is kept without effect."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -16,46 +16,56 @@ from manifold.contracts.seq import unix_ms_of
 
 
 def decide(orders: Mapping[int, r.Command], before: Decided | None = None) -> Decided:
-    """The state after all orders, by seq; `before` is the state that older ones gave."""
-    return reduce(_apply, (Recorded(seq, orders[seq]) for seq in sorted(orders)), before or Decided())
+    """Return the state after applying `orders` by seq to the state `before`, or to a new campaign if `before` is None."""
+    recorded_orders = (Recorded(seq, orders[seq]) for seq in sorted(orders))
+    return reduce(_apply, recorded_orders, before or Decided())
 
 
 def _apply(decided: Decided, recorded: Recorded) -> Decided:
     order = recorded.command
     reason = objection(decided, order)
     if reason is not None:
-        is_another = isinstance(order, r.Pause) and decided.stage is Stage.PAUSED
-        pauses = decided.pauses | {recorded.seq} if is_another else decided.pauses
-        return replace(decided, ignored=(*decided.ignored, (recorded.seq, reason)), pauses=pauses)
-    after = _effect(decided, recorded.seq, order)
+        ignored = (*decided.ignored, (recorded.seq, reason))
+        # A second pause changes nothing, but a resume has to name it too.
+        is_second_pause = isinstance(order, r.Pause) and decided.stage is Stage.PAUSED
+        pauses = decided.pauses | {recorded.seq} if is_second_pause else decided.pauses
+        return replace(decided, ignored=ignored, pauses=pauses)
+    changed = _effect(decided, recorded.seq, order)
     tokens = decided.tokens if order.token is None else {**decided.tokens, order.token: digest(order)}
-    return replace(after, version=decided.version + 1, tokens=tokens)
+    return replace(changed, version=decided.version + 1, tokens=tokens)
 
 
 def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
-    """The state after an order, recorded as `seq`, to which there is no objection."""
+    """Return the state after an order that is recorded as `seq`. There is no objection to the order."""
     now_ms = unix_ms_of(seq)
     match order:
         case r.Propose(plan=document, tzdata=tzdata, by=by):
             plan = plan_of(document)
             assert isinstance(plan, Plan)
-            listed = tuple(r.Target(vin) for vin in plan.targets.vins or ())
-            made = Decided(Stage.PROPOSED, f"{by} proposed it", plan=plan, plan_sha256=plan_sha256(document), tzdata=tzdata)
-            made = replace(made, targets=listed, is_listed=plan.targets.vins is not None)
-            return replace(made, authors=frozenset({order.person}), epoch=decided.epoch, ignored=decided.ignored)
+            return Decided(
+                Stage.PROPOSED,
+                f"{by} proposed it",
+                plan=plan,
+                plan_sha256=plan_sha256(document),
+                tzdata=tzdata,
+                targets=tuple(r.Target(vin) for vin in plan.targets.vins or ()),
+                is_listed=plan.targets.vins is not None,
+                authors=frozenset({order.person}),
+                epoch=decided.epoch,
+                ignored=decided.ignored,
+            )
         case r.AddTargets(targets=targets, more=more):
             return replace(decided, targets=decided.targets + targets, is_listed=not more)
         case r.Approve(wave=None):
             if decided.amendment is None:
                 return replace(decided, approved_by=decided.approved_by | {order.person})
-            return _after_approval(
-                decided, replace(decided.amendment, approved_by=decided.amendment.approved_by | {order.person})
-            )
+            amendment_approvers = decided.amendment.approved_by | {order.person}
+            return _after_approval(decided, replace(decided.amendment, approved_by=amendment_approvers))
         case r.Amend():
             return _after_amendment(decided, order)
         case r.Retry(ended=ended):
-            again = Again(seq, frozenset(map(Ending, ended)))
-            return replace(decided, again=(*decided.again, again))
+            new_again = Again(seq, frozenset(map(Ending, ended)))
+            return replace(decided, again=(*decided.again, new_again))
         case r.Approve():
             return replace(decided, passed_by=decided.passed_by | {order.person})
         case r.Refuse():
@@ -63,8 +73,8 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
         case r.Start():
             return replace(decided, stage=Stage.RUNNING, because="it is approved", opened_ms=now_ms)
         case r.Hold(because=cause):
-            words = "the soak runs, or an approval is missing" if cause == "gate" else "the patience of the gate is over"
-            return replace(decided, stage=Stage.HELD, because=words, held_because=cause, held_ms=now_ms)
+            because = "the soak runs, or an approval is missing" if cause == "gate" else "the patience of the gate is over"
+            return replace(decided, stage=Stage.HELD, because=because, held_because=cause, held_ms=now_ms)
         case r.Unhold():
             return replace(decided, stage=Stage.RUNNING, because="the gate's conditions broke", held_because="", held_ms=0)
         case r.Pass(wave=wave):
@@ -84,8 +94,8 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             because = _reason("cancelled" if rule is None else f"rule {rule} tripped", order)
             return replace(decided, stage=Stage.CANCELLED, because=because)
         case r.Complete(because=cause):
-            words = "every target has settled" if cause == "settled" else "its end has come"
-            return replace(decided, stage=Stage.COMPLETED, because=words)
+            because = "every target has settled" if cause == "settled" else "its end has come"
+            return replace(decided, stage=Stage.COMPLETED, because=because)
         case r.Silent(before_ms=before_ms):
             return replace(decided, silences=(*decided.silences, Silence(seq, before_ms)))
         case r.Note(rule=str(rule)):
@@ -96,19 +106,24 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
 
 
 def _after_amendment(decided: Decided, order: r.Amend) -> Decided:
-    """The state with another plan: at once, if it allows no more or is not approved yet; else it waits for its approval."""
-    plan = plan_of(order.plan)
-    assert isinstance(plan, Plan)
+    """Return the state after an amendment of the plan.
+
+    The amended plan of a proposal takes effect at once; if it allows more than the old plan, it loses the approvals so far.
+    The amended plan of a started campaign takes effect at once if it allows no more; otherwise it waits for approvals.
+    """
+    new_plan = plan_of(order.plan)
+    assert isinstance(new_plan, Plan)
     assert decided.plan is not None
-    amendment = Amendment(plan, plan_sha256(order.plan), order.tzdata, order.person, widened(decided.plan, plan))
+    wider_fields = widened(decided.plan, new_plan)
+    amendment = Amendment(new_plan, plan_sha256(order.plan), order.tzdata, order.person, wider_fields)
     if decided.is_proposal:
-        approved_by = frozenset[str]() if amendment.widened else decided.approved_by
+        approved_by = frozenset[str]() if wider_fields else decided.approved_by
         return replace(_with_plan(decided, amendment), approved_by=approved_by)
-    return replace(decided, amendment=amendment) if amendment.widened else _with_plan(decided, amendment)
+    return replace(decided, amendment=amendment) if wider_fields else _with_plan(decided, amendment)
 
 
 def _after_approval(decided: Decided, amendment: Amendment) -> Decided:
-    """The state with one more approval of an amendment, which has effect with the last."""
+    """Return the state after one more approval of the amendment. With the last required approval the amendment takes effect."""
     assert decided.plan is not None
     if len(amendment.approved_by) < decided.plan.approve.people:
         return replace(decided, amendment=amendment)
@@ -116,9 +131,18 @@ def _after_approval(decided: Decided, amendment: Amendment) -> Decided:
 
 
 def _with_plan(decided: Decided, amendment: Amendment) -> Decided:
-    replaced = replace(decided, plan=amendment.plan, plan_sha256=amendment.plan_sha256, tzdata=amendment.tzdata)
-    return replace(replaced, authors=decided.authors | {amendment.by}, amendment=None)
+    """Return the state in which the amended plan is in force."""
+    return replace(
+        decided,
+        plan=amendment.plan,
+        plan_sha256=amendment.plan_sha256,
+        tzdata=amendment.tzdata,
+        authors=decided.authors | {amendment.by},
+        amendment=None,
+    )
 
 
-def _reason(done: str, order: r.Command) -> str:
-    return f"{done} by {order.by}" + (f": {order.why}" if order.why else "")
+def _reason(action: str, order: r.Command) -> str:
+    """Format who took the action, and why: `paused by ana: too many failures`."""
+    sentence = f"{action} by {order.by}"
+    return f"{sentence}: {order.why}" if order.why else sentence

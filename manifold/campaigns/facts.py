@@ -1,4 +1,4 @@
-"""What the fold takes: recorded orders, releases, and how entries ended, each under the seq that makes it one fact."""
+"""The facts that a fold takes: recorded orders, releases, the endings of entries, and answers. A seq identifies each fact."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from manifold.contracts.seq import unix_ms_of
 
 
 class Ending(StrEnum):
-    """How a released entry ended for its target, weakest first. If two records say so differently, the stronger counts."""
+    """How a released entry ended for its target, weakest first. If two records contradict each other, the stronger one counts."""
 
     WITHDRAWN = "withdrawn"  # released, and not sent: the target waits again
     EXPIRED = "expired"
@@ -37,17 +37,17 @@ class Recorded(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """A trigger of the campaign, recorded as `seq`: its vehicles have taken their places in their queues."""
+    """A trigger of the campaign, recorded as `seq`, that has put an entry into the queue of each of its vehicles."""
 
     seq: int
     wave: int
-    step: int  # counts the campaign's releases
+    step: int  # the number of the release within the campaign, from 1
     vins: tuple[str, ...]
-    until_ms: int | None = None  # end of the window
+    until_ms: int | None = None  # when the window ends in which it may be sent
 
     @property
     def at_ms(self) -> int:
-        """When it was recorded (Unix ms)."""
+        """When the release was recorded (Unix ms)."""
         return unix_ms_of(self.seq)
 
 
@@ -70,7 +70,7 @@ ANSWER_STRENGTH = {answer: strength for strength, answer in enumerate(Answer)}
 
 
 class Answered(Struct, frozen=True, gc=False):
-    """What the vehicle answered to the entry (vin, release), recorded as `seq`. It counts where the plan asks for answers."""
+    """A vehicle's answer to the entry (vin, release), recorded as `seq`. It counts only if the plan requires answers."""
 
     seq: int
     vin: str
@@ -86,62 +86,69 @@ class Attempt(Struct, frozen=True, gc=False):
 
     release: int
     ending: Ending | None = None
-    ended: int = 0  # the seq of that record
+    ended: int = 0  # the seq of the record of the ending
     answer: Answer | None = None
-    answered: int = 0
+    answered: int = 0  # the seq of the record of the answer
 
 
 class Again(Struct, frozen=True):
-    """An order to let targets that have ended in certain ways wait again."""
+    """An order after which targets whose entries have ended in one of `endings` wait for another release."""
 
     seq: int
     endings: frozenset[Ending]
 
 
 class Silence(Struct, frozen=True):
-    """From `seq` on, vehicles that had acknowledged by `before_ms` and not answered count as silent."""
+    """From `seq` on, vehicles that acknowledged at or before `before_ms` (Unix ms) and have not answered count as silent."""
 
     seq: int
     before_ms: int
 
 
 class Terms(Struct, frozen=True):
-    """What decides the standing of a target, besides its attempts."""
+    """The terms that, together with a target's attempts, decide its standing."""
 
     retry: Retry | None = None
     again: tuple[Again, ...] = ()  # by seq
-    by_answer: bool = False
-    silences: tuple[Silence, ...] = ()  # by seq, each later than the one before
+    by_answer: bool = False  # whether the plan requires the vehicle's answer
+    silences: tuple[Silence, ...] = ()  # by seq, with ascending `before_ms`
 
 
 def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
-    """The attempts of a target, joined with a report about one of them. Order and repetition of reports change nothing."""
+    """Return the attempts of a target, updated with `new`, a report about one attempt. Attempts are sorted by release.
+
+    The result does not depend on the order in which reports are joined, or on repeated reports.
+    """
     if not attempts:
         return (new,)
-    known = {attempt.release: attempt for attempt in attempts}
-    old = known.get(new.release, new)
-    ended, answered = max(old, new, key=_strength), max(old, new, key=_answer_strength)
-    known[new.release] = Attempt(new.release, ended.ending, ended.ended, answered.answer, answered.answered)
-    return tuple(known[release] for release in sorted(known))
+    by_release = {attempt.release: attempt for attempt in attempts}
+    old = by_release.get(new.release, new)
+    ended = max(old, new, key=_ending_rank)
+    answered = max(old, new, key=_answer_rank)
+    by_release[new.release] = Attempt(new.release, ended.ending, ended.ended, answered.answer, answered.answered)
+    return tuple(by_release[release] for release in sorted(by_release))
 
 
 def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
-    """How an attempt has ended for the campaign (None: not yet), and the seq of the record that ended it."""
+    """Return how an attempt has ended for the campaign, and the seq of the record that ended it; (None, 0) if it is open."""
     if not terms.by_answer:
         return attempt.ending, attempt.ended
     if attempt.answer is not None:
         return ENDING_OF[attempt.answer], attempt.answered
     if attempt.ending is not Ending.DELIVERED:
         return attempt.ending, attempt.ended
-    silent = (silence.seq for silence in terms.silences if unix_ms_of(attempt.ended) <= silence.before_ms)
-    seq = next(silent, None)
-    return (None, 0) if seq is None else (Ending.SILENT, seq)
+    acknowledged_ms = unix_ms_of(attempt.ended)
+    for silence in terms.silences:
+        if acknowledged_ms <= silence.before_ms:
+            return Ending.SILENT, silence.seq
+    return None, 0
 
 
-def _strength(attempt: Attempt) -> tuple[int, int]:
-    """By which of two reports about one release counts: the stronger ending, then the record that came first."""
+def _ending_rank(attempt: Attempt) -> tuple[int, int]:
+    """The sort key of reports about one release: the stronger ending counts, and of equal endings the one recorded first."""
     return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended)
 
 
-def _answer_strength(attempt: Attempt) -> tuple[int, int]:
+def _answer_rank(attempt: Attempt) -> tuple[int, int]:
+    """The sort key of answers to one release: the stronger answer counts, and of equal answers the one recorded first."""
     return (-1, 0) if attempt.answer is None else (ANSWER_STRENGTH[attempt.answer], -attempt.answered)

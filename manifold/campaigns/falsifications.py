@@ -27,13 +27,13 @@ class Falsification(Struct, frozen=True):
     """One finding: a record that contradicts the plan or other records."""
 
     kind: Kind
-    seq: int  # of the record
+    seq: int  # the seq of the contradicting record
     detail: str
     vin: str = ""
 
 
 class Sent(Struct, frozen=True, gc=False):
-    """The first publish of the entry (vin, release), as the dispatcher has recorded it."""
+    """The first publish of the entry (vin, release), as recorded by the dispatcher."""
 
     vin: str
     release: int
@@ -41,5 +41,5 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 def words_of(counts: Counts) -> str:
-    """Format counts for a message."""
+    """Format counts for a message, such as `released 10, known 8`."""
     return ", ".join(f"{name} {number}" for name, number in counts.items()) or "nothing"

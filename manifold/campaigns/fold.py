@@ -1,7 +1,7 @@
 """Folds recorded facts into the state of a campaign.
 
-The state is a function of the set of facts: their order and their repetition change nothing. Orders are sorted by seq; releases
-and endings are joined target by target. The clock is no input.
+The state is a function of the set of facts: neither the order in which facts arrive nor their repetition changes it. Orders are
+sorted by seq; releases and endings are joined target by target. The clock is no input.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,14 +30,14 @@ class Campaign(Struct, frozen=True):
     decided: Decided = Decided()
     problem: str | None = None  # why the waves do not fit the list of targets
     ledger: Ledger = Ledger(Roster())
-    tallies: tuple[Mapping[Status, int], ...] = ()  # of each wave, how many targets have which status
-    recent: Recent = ()  # the releases that the rate still counts
-    steps: int = 0  # the highest number of a release
-    newest: int = 0  # the highest seq of a fact
+    tallies: tuple[Mapping[Status, int], ...] = ()  # for each wave, the number of targets by status
+    recent: Recent = ()  # the releases that still count for the rate
+    steps: int = 0  # the highest `step` of any release
+    newest: int = 0  # the highest seq of any fact
 
     @property
     def roster(self) -> Roster:
-        """The targets; empty until the first approval freezes the list."""
+        """The numbered targets. The roster is empty until the first approval, which freezes the list of targets."""
         return self.ledger.roster
 
     def total(self, *statuses: Status) -> int:
@@ -49,35 +49,44 @@ class Campaign(Struct, frozen=True):
         return self.ledger.standing_of(vin)
 
     def status_of(self, vin: str) -> Status:
-        """The state of a target; one that still waits when its campaign is over has settled by that."""
+        """The status of a target. A target that still waits when its campaign is over counts as cancelled or expired."""
         return self.settled_by_the_end(self.standing_of(vin).status)
 
     def settled_by_the_end(self, status: Status) -> Status:
-        """The state of a target that has this status, now that the campaign is where it is."""
+        """Return `status`, except that WAITING becomes CANCELLED in a cancelled campaign and EXPIRED in a completed one."""
         if status is not Status.WAITING:
             return status
         return {Stage.CANCELLED: Status.CANCELLED, Stage.COMPLETED: Status.EXPIRED}.get(self.decided.stage, status)
 
 
 def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
-    """The state with more facts. The cost is that of the facts, and of copying some 40 bytes per target."""
-    orders, about_targets, newest = dict(campaign.orders), list[Released | Ended | Answered](), campaign.newest
+    """Return the state of the campaign with more facts.
+
+    The cost grows with the number of new facts; in addition, some 40 bytes per target are copied.
+    """
+    orders = dict(campaign.orders)
+    target_facts: list[Released | Ended | Answered] = []
+    newest = campaign.newest
     for fact in facts:
         newest = max(newest, fact.seq)
         if isinstance(fact, Recorded):
             orders.setdefault(fact.seq, fact.command)
         else:
-            about_targets.append(fact)
-    before, decided = campaign.decided, _decided(campaign, orders)
+            target_facts.append(fact)
+    old_decided = campaign.decided
+    decided = _decided(campaign, orders)
     problem, ledger = campaign.problem, campaign.ledger
-    has_moved = _membership(decided) != _membership(before)
-    if has_moved:  # first, because what is noted of targets is far cheaper than what is noted of others
+    is_redrawn = _membership(decided) != _membership(old_decided)
+    # The roster is drawn before facts are noted, because noting a fact is far faster if its vehicle is in the roster.
+    if is_redrawn:
         roster, problem = _roster(decided)
         ledger = ledger.moved_to(roster)
-    elif about_targets or decided is not before:
+    elif target_facts or decided is not old_decided:
         ledger = ledger.copy()
-    releases, steps, fresh = dict(campaign.releases), campaign.steps, list[tuple[int, int, int]]()
-    for fact in about_targets:
+    releases = dict(campaign.releases)
+    steps = campaign.steps
+    new_releases: list[tuple[int, int, int]] = []
+    for fact in target_facts:
         if isinstance(fact, Ended):
             ledger.end(fact)
         elif isinstance(fact, Answered):
@@ -85,34 +94,41 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
         elif fact.seq not in releases:
             releases[fact.seq] = len(fact.vins)
             ledger.release(fact)
-            fresh.append((fact.at_ms, fact.seq, len(fact.vins)))
+            new_releases.append((fact.at_ms, fact.seq, len(fact.vins)))
             steps = max(steps, fact.step)
     if ledger is not campaign.ledger:
-        ledger.judge(decided.terms, anew=has_moved or decided.terms != before.terms)
-    recent = recent_of(chain(campaign.recent, fresh))
+        ledger.judge(decided.terms, anew=is_redrawn or decided.terms != old_decided.terms)
+    recent = recent_of(chain(campaign.recent, new_releases))
     return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
-    """The state after all orders. If a new order is older than a known one, all are applied again."""
-    new = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
-    if not new:
+    """Return the state after all orders. If a new order is older than a known one, all orders are applied again."""
+    new_orders = {seq: order for seq, order in orders.items() if seq not in campaign.orders}
+    if not new_orders:
         return campaign.decided
-    return decide(new, campaign.decided) if min(new) > max(campaign.orders, default=0) else decide(orders)
+    newest_known = max(campaign.orders, default=0)
+    return decide(new_orders, campaign.decided) if min(new_orders) > newest_known else decide(orders)
 
 
 def _membership(decided: Decided) -> object:
-    """What the roster depends on; None while targets may still be listed, so that a long list is drawn once."""
+    """Return everything on which the roster depends, or None while targets may still be listed.
+
+    With None the roster stays undrawn, so that a long list, which is recorded in parts, is drawn only once.
+    """
     if decided.plan is None or (decided.is_proposal and not decided.approved_by):
         return None
     return decided.plan.campaign, [(wave.name, wave.vins, wave.size) for wave in decided.plan.waves], decided.targets
 
 
 def _roster(decided: Decided) -> tuple[Roster, str | None]:
-    """Return the roster; it is empty before it is drawn, and also, with the reason, if the waves do not fit the list."""
+    """Return the roster, and why it could not be drawn (None: no problem).
+
+    The roster is empty while targets may still be listed, and if the waves do not fit the list of targets.
+    """
     if decided.plan is None or _membership(decided) is None:
         return Roster(), None
     if not decided.targets:
         return Roster(), "the list of targets is empty"
-    waves = assign(decided.plan, decided.targets)
-    return (Roster(), waves.reason) if isinstance(waves, Refused) else (Roster(waves), None)
+    members = assign(decided.plan, decided.targets)
+    return (Roster(), members.reason) if isinstance(members, Refused) else (Roster(members), None)

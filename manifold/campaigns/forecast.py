@@ -1,10 +1,12 @@
-"""How long a campaign takes, from how long vehicles have stayed away so far: draws of the fleet, each played through the plan.
+"""Forecasts how long a campaign takes, by Monte Carlo simulation.
 
-Targets of one wave and zone that come at one instant are played as one group, so a draw costs what the observations cost.
+Each draw gives every target a random one of the observed absences, and is then played through the plan. Targets of one wave and
+zone with the same absence are played as one group, so the cost of a draw depends on the number of observations, not of targets.
 """
 
+import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -15,13 +17,13 @@ from manifold.campaigns.fold import Campaign
 from manifold.campaigns.step import Policy
 
 DRAWS = 200
-MAX_OBSERVATIONS = 1000  # of absences; from more, this many are sampled at equal distances
-QUEUE_PARTS = 2000  # targets that are released whether they are connected or not are shuffled in this many groups
+MAX_OBSERVATIONS = 1000  # absences; of a longer sorted list, this many are picked at equal distances
+QUEUE_PARTS = 2000  # with `away: queue`, about this many groups of targets are shuffled, instead of single targets
 MILESTONES = (50, 90, 99)  # per cent of the targets
 
 
 class Quantiles(Struct, frozen=True):
-    """An instant (Unix ms) as a distribution over the draws; None: in that share of draws it never comes."""
+    """The distribution of an instant (Unix ms) over the draws. None sorts last: in such a draw the instant never comes."""
 
     p10: int | None
     p50: int | None
@@ -29,12 +31,12 @@ class Quantiles(Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True):
-    """When shares of the targets are delivered, and when the campaign ends."""
+    """When the milestones of delivery are reached, and when the campaign ends."""
 
-    delivered: dict[int, Quantiles]  # milestone in per cent
+    delivered: dict[int, Quantiles]  # by milestone in per cent
     end: Quantiles
-    never: int  # targets that are not delivered before the plan's end: the median
-    draws: int
+    never: int  # the median number of targets that are not delivered before the plan's end
+    draws: int  # the number of draws
 
 
 def forecast(
@@ -47,63 +49,85 @@ def forecast(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Forecast:
-    """The forecast of a campaign that starts at `now_ms`.
+    """Return the forecast of a campaign that starts at `now_ms`.
 
-    `absences_ms` are observed times until a vehicle was seen, None where it was not seen at all. It is assumed that a vehicle
-    stays once it has come and acknowledges after `ack_ms`, and that people approve at once. What is queued for a vehicle that
-    comes after its window is withdrawn and released again in the next one.
+    `absences_ms` lists observed times until a vehicle connected (ms); None stands for a vehicle that did not connect at all.
+    The forecast assumes that a vehicle stays connected once it has connected, that it acknowledges after `ack_ms`, and that
+    people approve at once. If a vehicle connects after its window has ended, its entry is withdrawn and released again in the
+    next window.
     """
     plan = campaign.decided.plan
     assert plan is not None
-    observed = _condensed(absences_ms)
-    targets = [
-        (wave, plan.window.zone_of(zone) if plan.window else "", number) for wave, zone, number in campaign.roster.groups()
+    observations = _weighted(absences_ms)
+    zone_groups = [
+        (wave, "" if plan.window is None else plan.window.zone_of(zone), size) for wave, zone, size in campaign.roster.groups()
     ]
-    chance, part = np.random.default_rng(seed), len(campaign.roster)
-    if plan.away == "queue":
-        part = max(1, part // QUEUE_PARTS)
-    runs: list[_Run] = []
-    for _ in range(draws):
-        arrivals: list[Arrival] = []
-        for wave, zone, number in targets:
-            counts = chance.multinomial(number, [weight for _, weight in observed]).tolist()
-            for (absence, _), count in zip(observed, counts, strict=True):
-                comes_ms = None if absence is None else now_ms + absence
-                arrivals += ((wave, comes_ms, zone, min(part, count - first)) for first in range(0, count, part))
-        if plan.away == "queue":  # who is released first does not depend on who comes first
-            arrivals = [arrivals[place] for place in chance.permutation(len(arrivals))]
-        runs.append(_Run(Draw(plan, arrivals, policy, now_ms, ack_ms).play()))
+    random = np.random.default_rng(seed)
     total = len(campaign.roster)
-    delivered = {percent: _quantiles([run.reaches(-(-total * percent // 100)) for run in runs]) for percent in MILESTONES}
-    ends = [run.last_ms if run.number == total else plan.ends_ms for run in runs]
-    never = sorted(total - run.number for run in runs)[draws // 2]
-    return Forecast(delivered, _quantiles(ends), never, draws)
+    max_group_size = max(1, total // QUEUE_PARTS) if plan.away == "queue" else total
+    played: list[_PlayedDraw] = []
+    for _ in range(draws):
+        arrivals = list(_arrivals(zone_groups, observations, random, max_group_size, now_ms))
+        if plan.away == "queue":  # targets are released in a random order, which does not depend on when they connect
+            arrivals = [arrivals[index] for index in random.permutation(len(arrivals))]
+        played.append(_PlayedDraw(Draw(plan, arrivals, policy, now_ms, ack_ms).play()))
+    delivered: dict[int, Quantiles] = {}
+    for percent in MILESTONES:
+        needed = math.ceil(total * percent / 100)
+        delivered[percent] = _quantiles([draw.reached_ms(needed) for draw in played])
+    ends = [draw.last_ms if draw.delivered == total else plan.ends_ms for draw in played]
+    undelivered = sorted(total - draw.delivered for draw in played)
+    return Forecast(delivered, _quantiles(ends), undelivered[draws // 2], draws)
 
 
-def _condensed(absences_ms: Sequence[int | None]) -> list[tuple[int | None, float]]:
-    """The distinct observations, each with its share."""
-    ordered = sorted(absences_ms, key=lambda absence: (absence is None, absence or 0))
-    taken = ordered
-    if len(ordered) > MAX_OBSERVATIONS:
-        taken = [ordered[(2 * place + 1) * len(ordered) // (2 * MAX_OBSERVATIONS)] for place in range(MAX_OBSERVATIONS)]
-    return [(absence, taken.count(absence) / len(taken)) for absence in dict.fromkeys(taken)]
+def _weighted(absences_ms: Sequence[int | None]) -> list[tuple[int | None, float]]:
+    """Return the distinct observations, each with its share of all observations."""
+    observations = sorted(absences_ms, key=lambda absence: (absence is None, absence or 0))
+    if len(observations) > MAX_OBSERVATIONS:
+        # Pick the middle of each of MAX_OBSERVATIONS equal parts.
+        middles = [(2 * part + 1) * len(observations) // (2 * MAX_OBSERVATIONS) for part in range(MAX_OBSERVATIONS)]
+        observations = [observations[middle] for middle in middles]
+    return [(absence, observations.count(absence) / len(observations)) for absence in dict.fromkeys(observations)]
 
 
-class _Run:
-    """The deliveries of one draw."""
+def _arrivals(
+    zone_groups: Sequence[tuple[int, str, int]],
+    observations: Sequence[tuple[int | None, float]],
+    random: np.random.Generator,
+    max_group_size: int,
+    now_ms: int,
+) -> Iterator[Arrival]:
+    """Yield the arrivals of one draw: each target gets a random observation, and equal ones are grouped.
+
+    `zone_groups` lists wave, zone and number of targets. No group that is yielded exceeds `max_group_size`.
+    """
+    weights = [weight for _, weight in observations]
+    for wave, zone, size in zone_groups:
+        counts = random.multinomial(size, weights).tolist()
+        for (absence, _), count in zip(observations, counts, strict=True):
+            comes_ms = None if absence is None else now_ms + absence
+            for grouped in range(0, count, max_group_size):
+                yield wave, comes_ms, zone, min(max_group_size, count - grouped)
+
+
+class _PlayedDraw:
+    """The deliveries of one draw, oldest first."""
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self._instants = [at_ms for at_ms, _ in deliveries]
-        self._numbers = list(accumulate(number for _, number in deliveries))
-        self.number = self._numbers[-1] if deliveries else 0
+        self._running_totals = list(accumulate(number for _, number in deliveries))
+        self.delivered = self._running_totals[-1] if deliveries else 0
         self.last_ms = self._instants[-1] if deliveries else 0
 
-    def reaches(self, number: int) -> int | None:
-        """When `number` targets are delivered; None: never."""
-        return self._instants[bisect_left(self._numbers, number)] if number <= self.number else None
+    def reached_ms(self, number: int) -> int | None:
+        """Return when `number` targets were delivered (Unix ms), or None if that number was never reached."""
+        if number > self.delivered:
+            return None
+        return self._instants[bisect_left(self._running_totals, number)]
 
 
 def _quantiles(instants: Sequence[int | None]) -> Quantiles:
-    known = sorted(instants, key=lambda at_ms: (at_ms is None, at_ms or 0))
-    p10, p50, p90 = (known[min(len(known) - 1, round(part * (len(known) - 1)))] for part in (0.1, 0.5, 0.9))
+    ordered = sorted(instants, key=lambda at_ms: (at_ms is None, at_ms or 0))
+    last = len(ordered) - 1
+    p10, p50, p90 = (ordered[min(last, round(share * last))] for share in (0.1, 0.5, 0.9))
     return Quantiles(p10, p50, p90)

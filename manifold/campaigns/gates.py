@@ -22,7 +22,7 @@ class Tripped(Struct, frozen=True):
 
 
 def counts_of(campaign: Campaign, wave: int) -> Counts:
-    """What a gate compares: the targets of a wave, and how many of them are released, known, and successes."""
+    """Return the counts that a gate compares: targets of the wave, and how many of them are released, known, and successes."""
     tally = campaign.tallies[wave]
     targets = sum(tally.values())
     return {
@@ -34,7 +34,7 @@ def counts_of(campaign: Campaign, wave: int) -> Counts:
 
 
 def holds(gate: Gate, counts: Counts) -> bool:
-    """Whether the conditions of a gate hold."""
+    """Whether the conditions of a gate are met by these counts."""
     return (
         counts["known"] > 0
         and reaches(counts["released"], counts["targets"], share(gate.released))
@@ -44,7 +44,7 @@ def holds(gate: Gate, counts: Counts) -> bool:
 
 
 def tripped(campaign: Campaign, now_ms: int) -> Tripped | None:
-    """The first rule of the plan that trips now."""
+    """Return the first rule of the plan that trips at `now_ms` (Unix ms), or None if no rule trips."""
     decided = campaign.decided
     assert decided.plan is not None
     for rule in decided.plan.rules:
@@ -63,18 +63,28 @@ def _is_tripped(rule: Rule, counts: Counts) -> bool:
 
 
 def rule_counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -> Counts:
-    """How many targets are known, in one wave or all, and how many of them the rule counts, since it began to count."""
+    """Return how many targets of a wave (None: of all waves) are known, and how many of these have a status that the rule counts.
+
+    Only targets count that have settled after the rule's last reset. If the rule looks back over a duration, only those count
+    that have settled within that duration before `now_ms` (Unix ms).
+    """
     counted = {Status(name) for name in rule.count}
-    from_seq = campaign.decided.counts_from.get(rule.name, 0)
-    from_ms = 0 if rule.where in ("wave", "campaign") else now_ms - duration_ms(rule.where)
-    if not from_seq and not from_ms:
+    reset_seq = campaign.decided.counts_from.get(rule.name, 0)
+    looks_back = rule.where not in ("wave", "campaign")
+    if not reset_seq and not looks_back:
         tallies = campaign.tallies if wave is None else (campaign.tallies[wave],)
-        settled = sum(tally[status] for tally in tallies for status in _SETTLED)
-        return {"known": settled, "count": sum(tally[status] for tally in tallies for status in counted)}
-    first_seq = max(from_seq + 1, (from_ms + 1 - EPOCH_MS) << TIME_SHIFT)
+        return {
+            "known": sum(tally[status] for tally in tallies for status in _SETTLED),
+            "count": sum(tally[status] for tally in tallies for status in counted),
+        }
+    first_seq = reset_seq + 1
+    if looks_back:
+        first_ms = now_ms - duration_ms(rule.where) + 1
+        first_seq = max(first_seq, (first_ms - EPOCH_MS) << TIME_SHIFT)  # the lowest seq of that millisecond
     ledger = campaign.ledger
-    known = (ledger.status >= FIRST_SETTLED) & (ledger.since >= first_seq)
+    is_known = (ledger.status >= FIRST_SETTLED) & (ledger.since >= first_seq)
     if wave is not None:
-        known &= ledger.roster.waves == wave
-    found = ledger.status[known]
-    return {"known": len(found), "count": int(np.isin(found, [CODES[status] for status in counted]).sum())}
+        is_known &= ledger.roster.waves == wave
+    known_codes = ledger.status[is_known]
+    is_counted = np.isin(known_codes, [CODES[status] for status in counted])
+    return {"known": len(known_codes), "count": int(is_counted.sum())}

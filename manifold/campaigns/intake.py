@@ -1,6 +1,7 @@
-"""Takes orders: checks that they fit the record, publishes them, and reports their effect. A brake is published unchecked.
+"""Takes orders: checks that an order fits the record, publishes it, and reports its effect.
 
-The caller supplies the functions that read the record and publish orders.
+A pause or cancellation is published without that check, unless it names the version of the campaign for which it is meant. The
+caller supplies the functions that read the record and publish orders.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,26 +18,26 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 
 BRAKES = (r.Pause, r.Cancel)
-Read = Callable[[str], Awaitable[Campaign | None]]  # the campaign as it is on record now; None: no record names it
-Publish = Callable[[Iterable[r.Command]], Awaitable[list[Receipt]]]  # up to the first that is refused
+Read = Callable[[str], Awaitable[Campaign | None]]  # campaign id → the campaign as it is on record now; None: it is not recorded
+Publish = Callable[[Iterable[r.Command]], Awaitable[list[Receipt]]]  # publishes orders up to the first that is refused
 
 
 class Effect(StrEnum):
-    """What is known of an order that is on disk."""
+    """The effect of an order that is on disk."""
 
     APPLIED = "applied"
-    NONE = "none"  # it did not fit the campaign
-    NOT_IN_FORCE = "not in force yet"  # a brake that is not on yet
-    UNKNOWN = "unknown"  # the record could not be read afterwards
+    NONE = "none"  # the order did not fit the state of the campaign
+    NOT_IN_FORCE = "not in force yet"  # the order is a pause or cancellation whose brake is not set yet
+    UNKNOWN = "unknown"  # the record could not be read after the order was published
 
 
 class Problem(StrEnum):
     """Why an order was not published, or not recorded."""
 
     MISSING = "missing"  # there is no such campaign
-    STALE = "stale"  # the campaign has another version
-    UNFIT = "unfit"  # it would have no effect
-    REFUSED = "refused"  # by the recorder
+    STALE = "stale"  # the campaign has a different version
+    UNFIT = "unfit"  # the order would have no effect
+    REFUSED = "refused"  # the recorder refused the order
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,22 @@ class Declined:
 
 
 async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declined:
-    """Publish an order, unless it would have no effect; a brake in any case, if no version of the campaign is asked for.
+    """Publish an order, unless it would have no effect or is already on record. Return its receipt, or why it was not recorded.
+
+    A pause or cancellation without `if_version` is published without reading the record first.
 
     Raises:
-        Retryable: the record cannot be read, or the order is not known to be on disk.
+        Retryable: the record cannot be read, or it is unknown whether the order is on disk.
     """
-    if not isinstance(order, BRAKES) or order.if_version is not None:
+    is_unconditional_brake = isinstance(order, BRAKES) and order.if_version is None
+    if not is_unconditional_brake:
         campaign = await read(order.campaign)
         if campaign is None:
             return Declined(Problem.MISSING, f"no campaign {order.campaign!r} is on record; see manifold campaign ls")
-        found = _objection(campaign, order)
-        if found is not None:
-            return found
-        order = _with_present_state(order, campaign)
+        result = _result_without_publish(campaign, order)
+        if result is not None:
+            return result
+        order = _with_reviewed_state(order, campaign)
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
@@ -79,30 +83,42 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
 
 
 async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: Read, publish: Publish) -> Taken | Declined:
-    """Publish a proposal and its list. The same plan again completes its list, and gives the receipt of the first.
+    """Publish a proposal and its list of targets.
+
+    If the same plan is on record already, only the missing rest of its list is published, and the result is that of the recorded
+    proposal.
 
     Raises:
         Retryable: as for `take`.
     """
     campaign = await read(proposal.campaign) or Campaign()
-    found, missing = _objection(campaign, proposal), tuple(listed)
-    if isinstance(found, Declined):
-        return found
-    if found is not None:
+    recorded = _result_without_publish(campaign, proposal)
+    if isinstance(recorded, Declined):
+        return recorded
+    orders: list[r.Command] = []
+    missing = tuple(listed)
+    if recorded is None:
+        orders.append(proposal)
+    else:
         known = campaign.decided.targets
         if listed and tuple(listed[: len(known)]) != known:
             return Declined(Problem.UNFIT, "targets: the list on record is another; choose another id, or give the same list")
         missing = missing[len(known) :] if campaign.decided.is_proposal else ()
-    records: list[r.Command] = [] if found is not None else [proposal]
-    receipts = await publish([*records, *lists(proposal.campaign, proposal.by, missing)])
+    receipts = await publish([*orders, *lists(proposal.campaign, proposal.by, missing)])
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
-    return found or await _effect_of(proposal, receipts[0].seq, read)
+    if recorded is not None:
+        return recorded
+    return await _effect_of(proposal, receipts[0].seq, read)
 
 
-def _with_present_state(order: r.Command, campaign: Campaign) -> r.Command:
-    """The order with the state that it is about, because other orders may still be recorded before it."""
+def _with_reviewed_state(order: r.Command, campaign: Campaign) -> r.Command:
+    """Return the order with a reference to the state that its author has seen.
+
+    A resume names the pauses that it ends, and an approval names the plan that it approves. So if another pause or amendment is
+    recorded before the order, the order does not apply to it.
+    """
     match order:
         case r.Resume():
             return replace(order, ends=tuple(sorted(campaign.decided.pauses)))
@@ -111,25 +127,28 @@ def _with_present_state(order: r.Command, campaign: Campaign) -> r.Command:
     return order
 
 
-def _objection(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
-    """Why this order is not published: it is on record, or does not fit; None: it can be published."""
+def _result_without_publish(campaign: Campaign, order: r.Command) -> Taken | Declined | None:
+    """Return the result of an order that is already on record or does not fit; None if the order has to be published."""
     decided = campaign.decided
-    seq = _recorded_as(campaign, order)
+    seq = _recorded_seq(campaign, order)
     if seq is not None:
-        return _on_record(campaign, seq)
+        return _result_on_record(campaign, seq)
     reason = objection(decided, order)
     if reason is None:
         return None
     if order.if_version is not None and order.if_version != decided.version:
         return Declined(Problem.STALE, reason)
     if isinstance(order, r.Propose) and decided.plan is not None:
-        was = f"was proposed with another plan (SHA-256 {decided.plan_sha256[:12]}…)"
-        return Declined(Problem.UNFIT, f"campaign {order.campaign!r}: {was}; choose another id, or amend that campaign")
+        conflict = f"was proposed with another plan (SHA-256 {decided.plan_sha256[:12]}…)"
+        return Declined(Problem.UNFIT, f"campaign {order.campaign!r}: {conflict}; choose another id, or amend that campaign")
     return Declined(Problem.UNFIT, reason)
 
 
-def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
-    """The seq of the same order: of one with its token, or of the proposal of the same plan."""
+def _recorded_seq(campaign: Campaign, order: r.Command) -> int | None:
+    """Return the seq under which the same order is on record, or None if it is not.
+
+    A proposal is the same if it has the same plan and had an effect; any other order, if it has the same token and content.
+    """
     ignored = dict(campaign.decided.ignored)
     for seq, known in sorted(campaign.orders.items()):
         if isinstance(order, r.Propose):
@@ -141,16 +160,17 @@ def _recorded_as(campaign: Campaign, order: r.Command) -> int | None:
 
 
 async def _effect_of(order: r.Command, seq: int, read: Read) -> Taken:
-    """The effect of the order recorded as `seq`; if it repeats another order, the effect of that one."""
+    """Return the effect of the order recorded as `seq`. If the order repeats an earlier one, return the earlier one's effect."""
     try:
         campaign = await read(order.campaign)
     except Retryable as exc:
         return Taken(seq, Effect.UNKNOWN, str(exc))
     if campaign is None or seq not in campaign.orders:
         return Taken(seq, Effect.UNKNOWN, "the record does not show it yet")
-    return _on_record(campaign, _recorded_as(campaign, order) or seq)
+    return _result_on_record(campaign, _recorded_seq(campaign, order) or seq)
 
 
-def _on_record(campaign: Campaign, seq: int) -> Taken:
+def _result_on_record(campaign: Campaign, seq: int) -> Taken:
+    """Return the result of the order that is on record as `seq`."""
     reason = dict(campaign.decided.ignored).get(seq)
     return Taken(seq, Effect.APPLIED if reason is None else Effect.NONE, reason)

@@ -1,4 +1,4 @@
-"""Reads the facts of a campaign from the lake: the same facts as from the archive, where only the tables are at hand."""
+"""Reads the facts of a campaign from the lake's tables. They are the same facts as those in the archive."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -20,24 +20,25 @@ from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, IDS, OUTCOMES
 from manifold.lake.catalog import where
 
-RELEASE = ("seq", "vin", "wave", "step", "until")
-OUTCOME = ("vin", "seq", "outcome", "ended_at", "dispatched_at", "recorded_seq")
+RELEASE_COLUMNS = ("seq", "vin", "wave", "step", "until")
+OUTCOME_COLUMNS = ("vin", "seq", "outcome", "ended_at", "dispatched_at", "recorded_seq")
 
 
-class OfLake(Struct, frozen=True):
-    """The facts and first publishes of a campaign, as the lake has them: enough to fold and verify it."""
+class LakeRecord(Struct, frozen=True):
+    """The facts and first publishes of a campaign that are in the lake: sufficient for folding and verifying the campaign."""
 
     facts: tuple[Fact, ...]  # by seq
     sent: tuple[Sent, ...]
 
 
-def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
-    """Everything that the lake's main branches have of a campaign.
+def read_campaign(catalog: Catalog, campaign: str) -> LakeRecord:
+    """Read everything about a campaign from the main branches of the lake's tables.
 
-    Let no run be published meanwhile: its tables become visible one after the other.
+    The caller has to prevent that an ingest run is published during the call, because the tables of a run become visible one
+    after the other.
 
     Raises:
-        Permanent: they have nothing of the campaign.
+        Permanent: the lake has no record of the campaign.
     """
     try:
         releases = list(_releases(catalog, campaign))
@@ -51,57 +52,67 @@ def read_campaign(catalog: Catalog, campaign: str) -> OfLake:
     sent = tuple(
         Sent(row["vin"], row["seq"], _unix_ms(row["dispatched_at"])) for row in outcomes if row["dispatched_at"] is not None
     )
-    return OfLake(tuple(sorted(facts, key=lambda fact: fact.seq)), sent)
+    return LakeRecord(tuple(sorted(facts, key=lambda fact: fact.seq)), sent)
 
 
 def _orders(catalog: Catalog, campaign: str) -> Iterator[Recorded]:
     table = catalog.load_table(CAMPAIGN_EVENTS.identifier)
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "record")).to_arrow().to_pylist():
         command = decode(row["record"])
-        if not isinstance(command, Refused):  # of an order that another release of Manifold has recorded
+        if not isinstance(command, Refused):  # a different release of Manifold may have recorded an order unknown to this one
             yield Recorded(row["seq"], command)
 
 
 def _releases(catalog: Catalog, campaign: str) -> Iterator[Released]:
-    """The campaign's triggers, each with its vehicles in alphabetical order."""
-    scan = catalog.load_table(IDS.identifier).scan(where(EqualTo, "campaign", campaign), RELEASE)
+    """Yield the campaign's releases by seq, each with its VINs in alphabetical order."""
+    scan = catalog.load_table(IDS.identifier).scan(where(EqualTo, "campaign", campaign), RELEASE_COLUMNS)
     rows = scan.to_arrow().sort_by([("seq", "ascending"), ("vin", "ascending")])
-    for seq, first, number in _runs(rows["seq"]):
-        (row,) = rows.slice(first, 1).to_pylist()
-        vins = tuple(rows["vin"].slice(first, number).to_pylist())
-        yield Released(seq, row["wave"], row["step"], vins, None if row["until"] is None else _unix_ms(row["until"]))
+    for seq, first_row, row_count in _row_ranges(rows["seq"]):
+        (row,) = rows.slice(first_row, 1).to_pylist()
+        vins = tuple(rows["vin"].slice(first_row, row_count).to_pylist())
+        until_ms = None if row["until"] is None else _unix_ms(row["until"])
+        yield Released(seq, row["wave"], row["step"], vins, until_ms)
 
 
-def _runs(sorted_seqs: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
-    """Each seq, where its rows begin, and how many there are."""
-    first = 0
+def _row_ranges(sorted_seqs: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
+    """Yield each distinct seq with the index of its first row and the number of its rows."""
+    first_row = 0
     for run in pc.value_counts(sorted_seqs).to_pylist():
-        yield run["values"], first, run["counts"]
-        first += run["counts"]
+        yield run["values"], first_row, run["counts"]
+        first_row += run["counts"]
 
 
 def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]]:
+    """Return the rows of the outcomes of these releases, which are sorted by seq."""
     if not releases:
         return []
-    since, until = datetime_of(releases[0].seq), datetime_of(releases[-1].seq) + timedelta(milliseconds=1)
-    within: BooleanExpression = And(where(GreaterThanOrEqual, "accepted_at", since), where(LessThan, "accepted_at", until))
+    first_release_at = datetime_of(releases[0].seq)
+    after_last_release = datetime_of(releases[-1].seq) + timedelta(milliseconds=1)
+    accepted_with_releases: BooleanExpression = And(
+        where(GreaterThanOrEqual, "accepted_at", first_release_at), where(LessThan, "accepted_at", after_last_release)
+    )
     seqs = pa.array((release.seq for release in releases), pa.int64())
-    found: list[dict[str, Any]] = []
-    for batch in catalog.load_table(OUTCOMES.identifier).scan(within, OUTCOME).to_arrow_batch_reader():
-        found += batch.filter(pc.is_in(batch["seq"], value_set=seqs)).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = []
+    scan = catalog.load_table(OUTCOMES.identifier).scan(accepted_with_releases, OUTCOME_COLUMNS)
+    for batch in scan.to_arrow_batch_reader():
+        rows += batch.filter(pc.is_in(batch["seq"], value_set=seqs)).to_pylist()
+    return rows
 
 
 def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Iterator[Answered]:
-    """The answers of vehicles to these releases. Answers to anything else do not concern the campaign."""
-    table, seqs = catalog.load_table(CAMPAIGN_ANSWERS.identifier), {release.seq for release in releases}
+    """Yield the answers of vehicles to these releases. Answers to other seqs do not concern the campaign."""
+    table = catalog.load_table(CAMPAIGN_ANSWERS.identifier)
+    seqs = {release.seq for release in releases}
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "vin", "release", "status")).to_arrow().to_pylist():
         if row["release"] in seqs:
             yield Answered(row["seq"], row["vin"], row["release"], Answer(row["status"]))
 
 
 def _ended(row: dict[str, Any]) -> Ended:
-    """The fact of an outcome. If the platform ended the entry in the lake, there is no record: its time stands in for the seq."""
+    """Return the fact of an outcome.
+
+    An entry that was ended in the lake itself has no record, hence no seq: the fact gets the lowest seq of the time of the end.
+    """
     seq = row["recorded_seq"] if row["recorded_seq"] is not None else seq_of(_unix_ms(row["ended_at"]), 0, 0)
     return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
 

@@ -1,6 +1,6 @@
-"""What is on record of each target, in columns: its attempts, and the status that follows from them.
+"""The attempts of each target and the status that follows from them, in NumPy columns.
 
-Most targets have at most one attempt, which takes three numbers. Of the others all attempts are kept.
+Most targets have at most one attempt, which fits into the columns. The attempts of all other targets are kept in a dictionary.
 """
 
 from collections.abc import Iterator
@@ -30,21 +30,26 @@ from manifold.campaigns.standing import CODES, RELEASED, STATUSES, WAITING, Stan
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, unix_ms_of
 
 _ENDINGS, _ANSWERS = tuple(Ending), tuple(Answer)
-# Codes in the column of endings: several attempts, none, or one that has not ended. From 0 on: how the only attempt ended.
-_SEVERAL, _NONE, _UNDER_WAY = -3, -2, -1
-_CODE_OF = np.array([WAITING, WAITING, RELEASED, WAITING, *(CODES[Status(str(ending))] for ending in _ENDINGS[1:])], np.int8)
-
-_BY_ANSWER = np.array([STRENGTH[ENDING_OF[answer]] for answer in _ANSWERS], np.int8)
-_SUCCESS = STRENGTH[Ending.DELIVERED]
+# Values of the column `_ending`. A value of 0 or more is the strength of the ending of the target's only attempt.
+_SEVERAL = -3  # the target has several attempts, which are in the dictionary
+_NONE = -2  # the target has no attempt
+_UNDER_WAY = -1  # the target's only attempt has not ended
+# The status code that follows from a value of `_ending`, by value + 3: several attempts, no attempt, under way, withdrawn, …
+_STATUS_OF_ENDING = np.array(
+    [WAITING, WAITING, RELEASED, WAITING, *(CODES[Status(str(ending))] for ending in _ENDINGS[1:])], np.int8
+)
+_ENDING_OF_ANSWER = np.array([STRENGTH[ENDING_OF[answer]] for answer in _ANSWERS], np.int8)
+_DELIVERED = STRENGTH[Ending.DELIVERED]
 _NO_SILENCE = Silence(0, 1 << 62)  # later than every acknowledgement
-_TABLES = ("_several", "_others", "_claims")
+_DICTIONARIES = ("_several", "_others", "_claims")
 _COLUMNS = ("status", "since", "not_before_ms", "_release", "_ending", "_ended", "_answer", "_answered")
 
 
 class Ledger:
-    """The attempts and the standing of every target of a roster, by its number; and the attempts of other vehicles.
+    """The attempts and the standing of each target of a roster, and the attempts of other vehicles.
 
-    A ledger is changed only between `copy` and `judge`; afterwards it is only read.
+    A target's number in the roster is its index in every column. A ledger is changed only between `copy` and `judge`; after
+    `judge` it is only read.
     """
 
     def __init__(self, roster: Roster) -> None:
@@ -58,131 +63,165 @@ class Ledger:
         self._ended: Numbers = np.zeros(size, np.int64)
         self._answer: NDArray[np.int8] = np.full(size, -1, np.int8)
         self._answered: Numbers = np.zeros(size, np.int64)
-        self._several: dict[int, tuple[Attempt, ...]] = {}  # all attempts of a target that has more than one
-        self._others: dict[str, tuple[Attempt, ...]] = {}
-        self._claims: dict[str, tuple[Attempt, ...]] = {}  # answers to messages that the vehicle was not sent, as far as known
-        self._touched = bytearray(size)
+        self._several: dict[int, tuple[Attempt, ...]] = {}  # target number → all its attempts, if it has more than one
+        self._others: dict[str, tuple[Attempt, ...]] = {}  # VIN of a vehicle that is not in the roster → its attempts
+        self._claims: dict[str, tuple[Attempt, ...]] = {}  # VIN → answers to releases that are not known to name the vehicle
+        self._touched = bytearray(size)  # 1 for each target that has changed since `judge`
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._content() == other._content()
 
-    __hash__ = None  # type: ignore[assignment]  # it is as large as a campaign
+    __hash__ = None  # type: ignore[assignment]  # unhashable, because it compares by value and can change
 
     def _content(self) -> tuple[object, ...]:
         columns = (self.status, self.since, self.not_before_ms)
-        return self.roster, *(column.tobytes() for column in columns), dict(self._attempts()), self._others, self._claims
+        column_bytes = [column.tobytes() for column in columns]
+        return self.roster, *column_bytes, dict(self._attempts()), self._others, self._claims
 
     def copy(self) -> Self:
-        """A ledger that may be changed."""
-        made = object.__new__(type(self))
-        made.roster = self.roster
-        for name in (*_COLUMNS, *_TABLES):
-            setattr(made, name, getattr(self, name).copy())
-        made._touched = bytearray(len(self.roster))
-        return made
+        """Return a ledger with the same content that may be changed."""
+        copied = object.__new__(type(self))
+        copied.roster = self.roster
+        for name in (*_COLUMNS, *_DICTIONARIES):
+            setattr(copied, name, getattr(self, name).copy())
+        copied._touched = bytearray(len(self.roster))
+        return copied
 
     def moved_to(self, roster: Roster) -> "Ledger":
-        """The same attempts, for another roster; it has to be judged."""
-        made = Ledger(roster)
+        """Return a ledger with the same attempts for a different roster. The caller has to call `judge` on it."""
+        moved = Ledger(roster)
         for vin, attempts in self._attempts():
             for attempt in attempts:
-                made._add(vin, attempt)
-        made._claims = self._claims.copy()
-        return made
+                moved._add(vin, attempt)
+        moved._claims = self._claims.copy()
+        return moved
 
     def release(self, fact: Released) -> None:
-        """Note that these vehicles were released."""
-        seq, number_of = fact.seq, self.roster.number_of
-        release, ending, touched = self._release.data, self._ending.data, self._touched  # quicker than arrays, one by one
+        """Note that the vehicles of a release were released."""
+        number_of = self.roster.number_of
+        # Writing single items through a memoryview is faster than through an array.
+        release_column, ending_column = self._release.data, self._ending.data
         for vin in fact.vins:
             number = number_of.get(vin)
-            if number is not None and ending[number] == _NONE:
-                release[number], ending[number], touched[number] = seq, _UNDER_WAY, 1
+            if number is not None and ending_column[number] == _NONE:
+                release_column[number] = fact.seq
+                ending_column[number] = _UNDER_WAY
+                self._touched[number] = 1
             else:
-                self._add(vin, Attempt(seq))
+                self._add(vin, Attempt(fact.seq))
             if vin in self._claims:
-                self._grant(vin, seq)
+                self._move_claim(vin, fact.seq)
 
     def end(self, fact: Ended) -> None:
         """Note how an entry ended."""
         number = self.roster.number_of.get(fact.vin)
         if number is not None and self._ending[number] == _UNDER_WAY and self._release[number] == fact.release:
-            self._ending[number], self._ended[number], self._touched[number] = STRENGTH[fact.ending], fact.seq, 1
+            self._ending[number] = STRENGTH[fact.ending]
+            self._ended[number] = fact.seq
+            self._touched[number] = 1
         else:
             self._add(fact.vin, Attempt(fact.release, fact.ending, fact.seq))
         if fact.vin in self._claims:
-            self._grant(fact.vin, fact.release)
+            self._move_claim(fact.vin, fact.release)
 
     def answer(self, fact: Answered) -> None:
-        """Note what a vehicle answered. It may name any seq; only answers to its own releases count, whatever is known first."""
-        word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
+        """Note a vehicle's answer.
+
+        A vehicle may name any seq in its answer. The answer counts only once a release with that seq is known to name the
+        vehicle; until then the answer is kept as a claim.
+        """
+        answered = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
         number = self.roster.number_of.get(fact.vin)
         known = self._others.get(fact.vin, ()) if number is None else self._attempts_of(number)
         if any(attempt.release == fact.release for attempt in known):
-            self._add(fact.vin, word)
+            self._add(fact.vin, answered)
         else:
-            self._claims[fact.vin] = joined(self._claims.get(fact.vin, ()), word)
+            self._claims[fact.vin] = joined(self._claims.get(fact.vin, ()), answered)
 
     def judge(self, terms: Terms, *, anew: bool) -> None:
-        """Conclude the standing of all targets if `anew`, else of those of which something new was noted."""
+        """Derive the standing of the targets that have changed since the last call; with `anew`, of all targets."""
         numbers = np.arange(len(self.roster)) if anew else np.frombuffer(self._touched, np.uint8).nonzero()[0]
+        # First all targets are judged by the columns, which is wrong for those that have several attempts.
         endings, ended = self._settled(numbers, terms)
-        status, not_before = _CODE_OF[endings.astype(np.int64) - _SEVERAL], np.zeros(len(numbers), np.int64)
+        status = _STATUS_OF_ENDING[endings.astype(np.int64) - _SEVERAL]
         since = np.where(endings >= 0, ended, self._release[numbers])
+        not_before_ms = np.zeros(len(numbers), np.int64)
         if terms.retry is not None:
-            failed = np.isin(endings, [STRENGTH[Ending(name)] for name in terms.retry.on])
-            status[failed] = WAITING
-            not_before[failed] = _unix_ms_of(ended[failed]) + duration_ms(terms.retry.after)
+            is_retried = np.isin(endings, [STRENGTH[Ending(name)] for name in terms.retry.on])
+            status[is_retried] = WAITING
+            not_before_ms[is_retried] = _unix_ms_of(ended[is_retried]) + duration_ms(terms.retry.after)
         for order in terms.again:
-            named = np.isin(endings, [STRENGTH[ending] for ending in order.endings]) & (ended < order.seq)
-            status[named], since[named], not_before[named] = WAITING, order.seq, 0
-        self.status[numbers], self.since[numbers], self.not_before_ms[numbers] = status, since, not_before
+            waits_again = np.isin(endings, [STRENGTH[ending] for ending in order.endings]) & (ended < order.seq)
+            status[waits_again] = WAITING
+            since[waits_again] = order.seq
+            not_before_ms[waits_again] = 0
+        self.status[numbers] = status
+        self.since[numbers] = since
+        self.not_before_ms[numbers] = not_before_ms
+        # Then the targets that have several attempts are judged one by one.
         for number in self._several.keys() if anew else self._several.keys() & set(numbers.tolist()):
-            found = standing(self._several[number], terms)
-            self.status[number], self.since[number] = CODES[found.status], found.since
-            self.not_before_ms[number] = found.not_before_ms
+            result = standing(self._several[number], terms)
+            self.status[number] = CODES[result.status]
+            self.since[number] = result.since
+            self.not_before_ms[number] = result.not_before_ms
         self._touched = bytearray(len(self.roster))
 
     def unanswered_since_ms(self, terms: Terms) -> int | None:
-        """Since when the oldest answer is awaited, in a campaign that asks for answers; None if none is awaited."""
-        awaited = (self.status == RELEASED) & (self._ending == _SUCCESS)
-        acknowledged = self._ended[awaited].tolist()
+        """Return when the oldest entry was acknowledged whose answer is still awaited (Unix ms), or None if there is none.
+
+        `terms` require answers.
+        """
+        is_awaited = (self.status == RELEASED) & (self._ending == _DELIVERED)
+        acknowledgement_seqs: list[int] = self._ended[is_awaited].tolist()
         for number, attempts in self._several.items():
             if self.status[number] == RELEASED:
-                awaited_of = (each for each in attempts if each.ending is not None and settled(each, terms)[0] is None)
-                acknowledged += [each.ended for each in awaited_of]
-        return unix_ms_of(min(acknowledged)) if acknowledged else None
+                acknowledgement_seqs += [attempt.ended for attempt in attempts if _is_unanswered(attempt, terms)]
+        return unix_ms_of(min(acknowledgement_seqs)) if acknowledgement_seqs else None
 
     def _settled(self, numbers: Numbers, terms: Terms) -> tuple[NDArray[np.int8], Numbers]:
-        """How the only attempt of each of these targets has ended for the campaign, and the seq of the record that ended it."""
+        """Return how the only attempt of each of these targets has ended for the campaign, and the seqs of the records.
+
+        The endings are values as in the column `_ending`; for a target that has several attempts, they mean nothing.
+        """
         endings, ended = self._ending[numbers], self._ended[numbers]
         if not terms.by_answer:
             return endings, ended
-        acknowledged = (endings == _SUCCESS).nonzero()[0]
+        acknowledged = (endings == _DELIVERED).nonzero()[0]
+        # An acknowledged target is ended by the first silence whose `before_ms` is not before the acknowledgement. Without such a
+        # silence it is still under way.
         silences = np.array([(silence.before_ms, silence.seq) for silence in (*terms.silences, _NO_SILENCE)])
-        first = np.searchsorted(silences[:, 0], _unix_ms_of(ended[acknowledged]))
-        is_silent = first < len(terms.silences)
+        first_silence = np.searchsorted(silences[:, 0], _unix_ms_of(ended[acknowledged]))
+        is_silent = first_silence < len(terms.silences)
         endings[acknowledged] = np.where(is_silent, STRENGTH[Ending.SILENT], _UNDER_WAY)
-        ended[acknowledged] = silences[first, 1]
+        ended[acknowledged] = silences[first_silence, 1]
+        # An answer overrides silence.
         answered = (self._answer[numbers] >= 0).nonzero()[0]
-        endings[answered] = _BY_ANSWER[self._answer[numbers[answered]]]
+        endings[answered] = _ENDING_OF_ANSWER[self._answer[numbers[answered]]]
         ended[answered] = self._answered[numbers[answered]]
         return endings, ended
 
     def standing_of(self, vin: str) -> Standing:
-        """The standing of a target."""
+        """Return the standing of a target.
+
+        Raises:
+            KeyError: `vin` is not in the roster.
+        """
         number = self.roster.number_of[vin]
         return Standing(STATUSES[self.status[number]], int(self.since[number]), int(self.not_before_ms[number]))
 
     def tallies(self) -> Iterator[dict[Status, int]]:
-        """For each wave, the number of targets by status."""
-        width = len(STATUSES)
-        counts = np.bincount(self.roster.waves * width + self.status, minlength=self.roster.wave_count * width)
-        for wave in counts.reshape(-1, width).tolist() if len(self.roster) else ():
-            yield dict(zip(STATUSES, wave, strict=True))
+        """Yield the number of targets by status, for one wave after the other."""
+        if not len(self.roster):
+            return
+        status_count = len(STATUSES)
+        # Each pair of a wave and a status has its own bin: a row of `status_count` bins for each wave.
+        bins = self.roster.waves * status_count + self.status
+        counts = np.bincount(bins, minlength=self.roster.wave_count * status_count)
+        for wave_counts in counts.reshape(-1, status_count).tolist():
+            yield dict(zip(STATUSES, wave_counts, strict=True))
 
-    def _grant(self, vin: str, release: int) -> None:
-        """Count a vehicle's answer to a release that has become known."""
+    def _move_claim(self, vin: str, release: int) -> None:
+        """Move a vehicle's answer to this release, if there is one, from its claims to its attempts."""
         for claim in self._claims.pop(vin):
             if claim.release == release:
                 self._add(vin, claim)
@@ -190,6 +229,7 @@ class Ledger:
                 self._claims[vin] = (*self._claims.get(vin, ()), claim)
 
     def _add(self, vin: str, attempt: Attempt) -> None:
+        """Join a report about an attempt with the known attempts of its vehicle."""
         number = self.roster.number_of.get(vin)
         if number is None:
             self._others[vin] = joined(self._others.get(vin, ()), attempt)
@@ -197,13 +237,15 @@ class Ledger:
         attempts = joined(self._attempts_of(number), attempt)
         self._touched[number] = 1
         if len(attempts) > 1:
-            self._several[number], self._ending[number] = attempts, _SEVERAL
+            self._several[number] = attempts
+            self._ending[number] = _SEVERAL
             return
-        (only,) = attempts
-        ending = _UNDER_WAY if only.ending is None else STRENGTH[only.ending]
-        self._release[number], self._ending[number], self._ended[number] = only.release, ending, only.ended
-        self._answer[number] = -1 if only.answer is None else ANSWER_STRENGTH[only.answer]
-        self._answered[number] = only.answered
+        (only_attempt,) = attempts
+        self._release[number] = only_attempt.release
+        self._ending[number] = _UNDER_WAY if only_attempt.ending is None else STRENGTH[only_attempt.ending]
+        self._ended[number] = only_attempt.ended
+        self._answer[number] = -1 if only_attempt.answer is None else ANSWER_STRENGTH[only_attempt.answer]
+        self._answered[number] = only_attempt.answered
 
     def _attempts_of(self, number: int) -> tuple[Attempt, ...]:
         if number in self._several:
@@ -211,21 +253,28 @@ class Ledger:
         ending, answer = self._ending[number], self._answer[number]
         if ending == _NONE:
             return ()
-        only = Attempt(
-            int(self._release[number]),
-            None if ending == _UNDER_WAY else _ENDINGS[ending],
-            int(self._ended[number]),
-            None if answer < 0 else _ANSWERS[answer],
-            int(self._answered[number]),
+        only_attempt = Attempt(
+            release=int(self._release[number]),
+            ending=None if ending == _UNDER_WAY else _ENDINGS[ending],
+            ended=int(self._ended[number]),
+            answer=None if answer < 0 else _ANSWERS[answer],
+            answered=int(self._answered[number]),
         )
-        return (only,)
+        return (only_attempt,)
 
     def _attempts(self) -> Iterator[tuple[str, tuple[Attempt, ...]]]:
+        """Yield each vehicle that has attempts, with its attempts, whether it is in the roster or not."""
         yield from self._others.items()
         for number in (self._ending != _NONE).nonzero()[0].tolist():
             yield self.roster.vins[number], self._attempts_of(number)
 
 
+def _is_unanswered(attempt: Attempt, terms: Terms) -> bool:
+    """Whether the attempt was acknowledged and its answer is still awaited."""
+    ending, _ = settled(attempt, terms)
+    return attempt.ending is not None and ending is None
+
+
 def _unix_ms_of(seqs: Numbers) -> Numbers:
-    """Milliseconds since 1970 at which these seqs were given."""
+    """Return when these seqs were issued, in Unix milliseconds."""
     return (seqs >> TIME_SHIFT) + EPOCH_MS

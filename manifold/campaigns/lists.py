@@ -1,4 +1,4 @@
-"""Reads lists from files: the targets of a campaign, and how long vehicles have stayed away."""
+"""Reads lists from files: the targets of a campaign, and observed absences of vehicles."""
 
 from pathlib import Path
 from typing import cast
@@ -13,32 +13,35 @@ from manifold.contracts.messages import NAME_RULE, Refused, shown
 from manifold.contracts.names import MAX_VIN, are_vins, is_vin
 
 COLUMNS = ("vin", "zone", "wave")
-NEVER = "never"
-_HOLDS = "name a CSV file with a header, or a Parquet file, with the column vin, and zone and wave if they are known"
+NEVER = "never"  # the absence of a vehicle that was never seen
+_REMEDY = "name a CSV file with a header, or a Parquet file, with the column vin, and zone and wave if they are known"
 
 
 def read_targets(path: Path) -> list[Target] | Refused:
-    """The targets of a CSV file with a header, or of a Parquet file: `vin`, and `zone` and `wave` where it has them."""
+    """Read targets from a CSV file with a header, or from a Parquet file. The columns `zone` and `wave` may be absent."""
     try:
         columns = _columns(path)
     except OSError as exc:
         return Refused(f"cannot read {path} ({exc.strerror or exc}); name a file that exists")
     except (pa.ArrowException, UnicodeDecodeError) as exc:
-        return Refused(f"{path} cannot be read as a list of targets ({exc}); {_HOLDS}")
+        return Refused(f"{path} cannot be read as a list of targets ({exc}); {_REMEDY}")
     if isinstance(columns, Refused):
         return columns
     vins, zones, waves = columns
     if not are_vins(vins):
-        bad = next(row for row, vin in enumerate(vins) if vin is None or not is_vin(vin))
-        return Refused(f"{path}: vin {shown(vins[bad])} in row {bad + 1} must be 1 to {MAX_VIN} {NAME_RULE}")
+        row, bad_vin = next((row, vin) for row, vin in enumerate(vins, 1) if vin is None or not is_vin(vin))
+        return Refused(f"{path}: vin {shown(bad_vin)} in row {row} must be 1 to {MAX_VIN} {NAME_RULE}")
     if not vins:
         return Refused(f"{path} lists no vehicle; a campaign needs at least one")
-    checked = cast("list[str]", vins)
-    return [Target(vin, zone or None, wave or None) for vin, zone, wave in zip(checked, zones, waves, strict=True)]
+    valid_vins = cast("list[str]", vins)
+    return [Target(vin, zone or None, wave or None) for vin, zone, wave in zip(valid_vins, zones, waves, strict=True)]
 
 
 def read_absences(path: Path) -> list[int | None] | Refused:
-    """Observed absences of vehicles (ms), one a line: a duration such as 3h, or `never`, which is None here."""
+    """Read observed absences of vehicles from a text file: on each line a duration such as 3h, or `never`.
+
+    The absences are returned in milliseconds; `never` is returned as None.
+    """
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -56,19 +59,19 @@ def read_absences(path: Path) -> list[int | None] | Refused:
 
 
 def _columns(path: Path) -> list[list[str | None]] | Refused:
-    """The three columns, of those that the file has; the others are empty."""
+    """Return the columns `vin`, `zone` and `wave` of a file. If the file lacks `zone` or `wave`, its values are all None."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet", ".pq"):
-        return Refused(f"{path} is neither .csv nor .parquet; {_HOLDS}")
+        return Refused(f"{path} is neither .csv nor .parquet; {_REMEDY}")
     content = pa.BufferReader(path.read_bytes())
-    # No threads: one that still holds the content when Python ends would abort the process (apache/arrow#34314).
+    # Read without threads: a thread that still holds the content when Python exits would abort the process (apache/arrow#34314).
     if suffix == ".csv":
-        read = pyarrow.csv.ReadOptions(use_threads=False)
-        text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
-        table = pyarrow.csv.read_csv(content, read_options=read, convert_options=text)
+        read_options = pyarrow.csv.ReadOptions(use_threads=False)
+        convert_options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()))
+        table = pyarrow.csv.read_csv(content, read_options=read_options, convert_options=convert_options)
     else:
         table = pyarrow.parquet.ParquetFile(content).read(use_threads=False)
     if "vin" not in table.column_names:
-        return Refused(f"{path} has the columns {', '.join(table.column_names) or 'none'}; {_HOLDS}")
+        return Refused(f"{path} has the columns {', '.join(table.column_names) or 'none'}; {_REMEDY}")
     empty: list[str | None] = [None] * len(table)
     return [table[name].cast(pa.string()).to_pylist() if name in table.column_names else empty for name in COLUMNS]

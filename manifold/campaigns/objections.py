@@ -1,4 +1,4 @@
-"""Why an order has no effect: it does not fit the state of its campaign, or what people have approved."""
+"""Decides whether an order has an effect, and why not: it does not fit its campaign's state, or what people have approved."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from manifold.contracts.messages import Refused
 
 S = Stage
 _ALIVE = RELEASING | {S.PROPOSED}
-# The stages in which an order fits. Of a paused campaign, the stage before the pause counts.
-_FITS: Mapping[type[r.Order], frozenset[Stage]] = {
+# The stages in which an order may take effect. For a paused campaign, the stage before the pause counts.
+_STAGES_OF: Mapping[type[r.Order], frozenset[Stage]] = {
     r.Propose: frozenset({S.NEW}),
     r.AddTargets: frozenset({S.PROPOSED}),
     r.Approve: _ALIVE,
@@ -38,22 +38,22 @@ _ONLY_UNPAUSED = (r.Start, r.Hold, r.Unhold, r.Pass, r.Pause)
 
 
 def objection(decided: Decided, order: r.Command) -> str | None:
-    """Why an order has no effect now; None: it has."""
+    """Return why an order would have no effect now, or None if it would have an effect."""
     if order.token is not None and order.token in decided.tokens:
-        same = decided.tokens[order.token] == digest(order)
-        return "repeats an order" if same else "its token was used for another order; choose a new one at random"
+        is_same = decided.tokens[order.token] == digest(order)
+        return "repeats an order" if is_same else "its token was used for another order; choose a new one at random"
     if order.if_version is not None and order.if_version != decided.version:
         return f"if_version {order.if_version}: the campaign is at version {decided.version}; look at it again"
     if order.by.startswith(r.CAMPAIGNER) and order.epoch < decided.epoch:
         return f"epoch {order.epoch}: another campaigner has taken over with epoch {decided.epoch}"
-    unfit = _ONLY_UNPAUSED if decided.stage is S.PAUSED else _ONLY_PAUSED
-    if isinstance(order, unfit) or decided.unpaused_stage not in _FITS[type(order)]:
+    excluded_types = _ONLY_UNPAUSED if decided.stage is S.PAUSED else _ONLY_PAUSED
+    if isinstance(order, excluded_types) or decided.unpaused_stage not in _STAGES_OF[type(order)]:
         return f"the campaign is {decided.stage}, because {decided.because}"
-    return _own_objection(decided, order)
+    return _objection_by_type(decided, order)
 
 
-def _own_objection(decided: Decided, order: r.Command) -> str | None:
-    """Why an order that fits the stage has no effect, by the rules of its own kind; None: it has."""
+def _objection_by_type(decided: Decided, order: r.Command) -> str | None:
+    """Return why an order that fits the stage has no effect, by the rules of its type; None if it has an effect."""
     match order:
         case r.Propose(plan=document, campaign=campaign):
             plan = plan_of(document)
@@ -68,36 +68,43 @@ def _own_objection(decided: Decided, order: r.Command) -> str | None:
             assert decided.plan is not None
             plan = plan_of(document)
             return plan.reason if isinstance(plan, Refused) else refusal(decided.plan, plan, decided.wave, decided.targets)
-        case r.Approve(plan_sha256=named) if named and named != asked_sha256(decided, order.wave):
-            return f"plan_sha256 {named[:12]}…: the plan was amended, look at it again"
+        case r.Approve(plan_sha256=approved) if approved and approved != asked_sha256(decided, order.wave):
+            return f"plan_sha256 {approved[:12]}…: the plan was amended, look at it again"
         case r.Approve(wave=None):
             return _objection_to_approval(decided, order.person)
         case r.Approve(wave=int(wave)) | r.Hold(wave=wave) | r.Unhold(wave=wave):
-            return _of_another_wave(decided, wave)
+            return _objection_to_wave(decided, wave)
         case r.Pass(wave=wave):
             assert decided.plan is not None
             if not order.why and not order.by.startswith(r.CAMPAIGNER):
                 return "why is missing; a person who opens a gate says why"
             if wave + 1 >= len(decided.plan.waves):
                 return f"wave {wave} is the last; there is none to open"
-            return _of_another_wave(decided, wave)
+            return _objection_to_wave(decided, wave)
         case r.Silent(before_ms=before_ms):
-            latest = decided.silences[-1].before_ms if decided.silences else 0
-            return None if before_ms > latest else f"before_ms {before_ms}: silence up to {latest} is on record"
+            latest_ms = decided.silences[-1].before_ms if decided.silences else 0
+            return None if before_ms > latest_ms else f"before_ms {before_ms}: silence up to {latest_ms} is on record"
         case r.Resume(accept=accept):
+            unknown_pauses = decided.pauses - set(order.ends)
+            if order.ends and unknown_pauses:
+                return f"the campaign was paused again, by {max(unknown_pauses)}; look at it again"
             missing = sorted(decided.tripped - set(accept))
-            if order.ends and not decided.pauses <= set(order.ends):
-                return f"the campaign was paused again, by {max(decided.pauses - set(order.ends))}; look at it again"
             return f"accept lacks {', '.join(missing)}; name the rules that tripped" if missing else None
     return None
 
 
 def asked_sha256(decided: Decided, wave: int | None) -> str:
-    """The plan that an approval is about: the amendment, if one waits and no gate is meant."""
-    return decided.plan_sha256 if decided.amendment is None or wave is not None else decided.amendment.plan_sha256
+    """Return the SHA-256 of the plan that an approval is about.
+
+    An approval without `wave` is about the amendment, if one waits for approval. Every other approval is about the plan in force.
+    """
+    if wave is None and decided.amendment is not None:
+        return decided.amendment.plan_sha256
+    return decided.plan_sha256
 
 
 def _objection_to_approval(decided: Decided, person: str) -> str | None:
+    """Return why this person cannot approve the amendment that waits, or else the proposed plan; None if they can."""
     assert decided.plan is not None
     amendment = decided.amendment
     if not decided.is_listed:
@@ -110,12 +117,16 @@ def _objection_to_approval(decided: Decided, person: str) -> str | None:
     return None if amendment is None else refusal(decided.plan, amendment.plan, decided.wave, decided.targets)
 
 
-def _of_another_wave(decided: Decided, wave: int) -> str | None:
+def _objection_to_wave(decided: Decided, wave: int) -> str | None:
+    """Return the objection to an order about `wave` if that is not the open wave."""
     return None if wave == decided.wave else f"wave {wave}: the open wave is {decided.wave}"
 
 
 def digest(order: r.Command) -> str:
-    """The identity of an order, by which a repetition is known: without what was added when it was taken."""
+    """Return the identity of an order, by which a repetition is recognized.
+
+    Fields that `intake` adds from the campaign's state are left out, since they may differ in a repetition.
+    """
     match order:
         case r.Resume():
             order = replace(order, ends=())

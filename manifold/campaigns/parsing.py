@@ -1,4 +1,4 @@
-"""Reads plans: a document in; a `Plan`, or the first broken rule with field, value and remedy, out."""
+"""Parses plans: turns a JSON document into a `Plan`, or into the first broken rule with field, value and remedy."""
 
 import hashlib
 import re
@@ -15,9 +15,9 @@ from manifold.contracts.messages import Refused, shown
 MAX_PLAN_BYTES = 1 << 20
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
-_PLACE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
-_NAMED = re.compile(r"Object (missing required|contains unknown) field `([^`]+)`")
-_WORDS = {
+_PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)  # the form of an error message of msgspec
+_FIELD_PROBLEM = re.compile(r"Object (missing required|contains unknown) field `([^`]+)`")
+_ALLOWED_WORDS = {  # by field name
     "away": Away,
     "stay": Stay,
     "count": Counted,
@@ -27,11 +27,11 @@ _WORDS = {
     "days": Day,
     "by": Proof,
 }
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_PATH_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")  # a field name, or an index in brackets
 
 
 def parse_plan(payload: bytes) -> Plan | Refused:
-    """The plan in `payload`; otherwise the first broken rule, with field, value and remedy."""
+    """Return the plan in `payload`, or the first broken rule with field, value and remedy."""
     if len(payload) > MAX_PLAN_BYTES:
         return Refused(f"plan of {len(payload)} bytes is over {MAX_PLAN_BYTES}; name a file of vehicles instead of listing them")
     try:
@@ -41,7 +41,7 @@ def parse_plan(payload: bytes) -> Plan | Refused:
 
 
 def plan_of(document: Any) -> Plan | Refused:
-    """The plan in a decoded document."""
+    """Return the plan in a decoded document, or the first broken rule with field, value and remedy."""
     try:
         return msgspec.convert(document, Plan)
     except msgspec.ValidationError as exc:
@@ -54,27 +54,32 @@ def plan_sha256(document: Any) -> str:
 
 
 def _reason(error: str, document: Any) -> str:
-    """Rewrite an error of `msgspec` as field, value and remedy."""
-    problem, path = _PLACE.fullmatch(error).groups(default="")  # type: ignore[union-attr]  # it matches any text
-    named = _NAMED.fullmatch(problem)
-    if named is not None:
-        name = f"{path}.{named[2]}".lstrip(".")
-        if named[1] == "missing required":
-            return f"{name} is missing; every {path or 'plan'} needs it"
-        return f"{name} {shown(_value(document, name))} is not a field of a plan; remove it or correct its name"
-    own, colon, remedy = problem.partition(": ")
-    if colon and " " not in own:
-        path, problem = f"{path}.{own}".strip("."), remedy
+    """Rewrite an error message of `msgspec` about `document` as field, value and remedy."""
+    problem, path = _PROBLEM_AND_PATH.fullmatch(error).groups(default="")  # type: ignore[union-attr]  # it matches any text
+    field_problem = _FIELD_PROBLEM.fullmatch(problem)
+    if field_problem is not None:
+        kind, field = field_problem.groups()
+        field_path = f"{path}.{field}".lstrip(".")
+        if kind == "missing required":
+            return f"{field_path} is missing; every {path or 'plan'} needs it"
+        return f"{field_path} {shown(_value(document, field_path))} is not a field of a plan; remove it or correct its name"
+    # The classes of a plan raise ValueError("<field>: <remedy>"), whose path ends before the field.
+    field, colon, remedy = problem.partition(": ")
+    if colon and " " not in field:
+        path, problem = f"{path}.{field}".strip("."), remedy
     elif problem.startswith("Invalid enum value"):
-        last_name = [name for name, _ in _STEP.findall(path) if name][-1]
-        problem = f"must be one of {', '.join(get_args(_WORDS[last_name]))}"
-    return f"{path or 'plan'} {shown(_value(document, path))}: {problem[:1].lower()}{problem[1:]}"
+        last_name = [name for name, _ in _PATH_STEP.findall(path) if name][-1]
+        problem = f"must be one of {', '.join(get_args(_ALLOWED_WORDS[last_name]))}"
+    lower_case_problem = problem[:1].lower() + problem[1:]
+    return f"{path or 'plan'} {shown(_value(document, path))}: {lower_case_problem}"
 
 
 def _value(document: Any, path: str) -> Any:
-    for name, place in _STEP.findall(path):
+    """Return the value at a path such as `waves[0].size`, or None if the document has no such path."""
+    value = document
+    for name, index in _PATH_STEP.findall(path):
         try:
-            document = document[name or int(place)]
+            value = value[name or int(index)]
         except (KeyError, IndexError, TypeError):
             return None
-    return document
+    return value

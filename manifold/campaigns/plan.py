@@ -1,7 +1,7 @@
 """The plan of a campaign: an immutable document, checked field by field when it is parsed.
 
-Fields keep the text that the author wrote; properties give the numbers. A field's rule stands in the `__post_init__` of its
-class. A broken rule raises `ValueError("<field>: <remedy>")`, from which `parsing` makes a sentence with path and value.
+Fields keep the text that the author wrote; properties return the numbers that the text means. The `__post_init__` of each class
+checks its fields. A broken rule raises `ValueError("<field>: <remedy>")`, to which `parsing` adds the field's path and value.
 """
 
 import math
@@ -20,8 +20,10 @@ from manifold.contracts.outcomes import Outcome
 
 MAX_INLINE_VINS = 10_000
 MAX_PER_MINUTE = 1_000_000
-MAX_WAVES, MAX_RULES, MAX_NAME = 500, 50, 100  # each rule may count in each wave, several times a second
-REST = "rest"
+# Each rule may count each wave several times a second, so both numbers are bounded.
+MAX_WAVES, MAX_RULES = 500, 50
+MAX_NAME = 100  # characters
+REST = "rest"  # the size of a last wave that takes all targets that are left
 
 Away = Literal["wait", "queue"]
 Stay = Literal["frozen"]
@@ -31,14 +33,17 @@ Reaction = Literal["pause", "cancel", "alert"]
 
 
 class Targets(Struct, frozen=True, forbid_unknown_fields=True):
-    """The vehicles: exactly one source. A list that is not inline is resolved elsewhere, and recorded before the approval."""
+    """The source of the campaign's vehicles; exactly one of `vins`, `file`, `data`, `batch` and `campaign`.
+
+    A list that the plan does not contain is read from its source and recorded before people approve the plan.
+    """
 
     vins: tuple[str, ...] | None = None
     file: str | None = None
     data: str | None = None
     batch: str | None = None
     campaign: str | None = None
-    ended: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()  # take only the vehicles of the batch or campaign whose entries ended in one of these ways
     stay: Stay = "frozen"
 
     def __post_init__(self) -> None:
@@ -47,23 +52,23 @@ class Targets(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
         if bool(self.ended) != (sources[0] in ("batch", "campaign")):
             raise ValueError("ended: belongs to batch or campaign; list there the outcomes to take, such as failed, expired")
-        known = tuple(Outcome) if self.batch is not None else STATUSES
-        for place, word in enumerate(self.ended):
-            if word not in known:
-                raise ValueError(f"ended[{place}]: must be how vehicles of a {sources[0]} ended: {', '.join(known)}")
+        allowed = tuple(Outcome) if self.batch is not None else STATUSES
+        for index, outcome in enumerate(self.ended):
+            if outcome not in allowed:
+                raise ValueError(f"ended[{index}]: must be how vehicles of a {sources[0]} ended: {', '.join(allowed)}")
         if self.vins is not None:
-            _check_vins(self.vins, MAX_INLINE_VINS)
+            _check_vins(self.vins)
 
 
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The conditions for opening the next wave, as counts of this one."""
+    """The conditions under which the next wave opens. They are shares of the targets of this wave."""
 
-    released: str = "100%"  # of the wave's targets
-    known: str = "100%"  # settled, of those released
-    success: str = "0%"  # of those known
+    released: str = "100%"  # least share of the wave's targets that are released
+    known: str = "100%"  # least share of the released targets that have settled
+    success: str = "0%"  # least share of the settled targets that are successes
     soak: str = "0s"  # how long the conditions have to hold without a break
-    approve: int = 0  # people
-    patience: str | None = None  # after that: held, with an alert; never passed by itself
+    approve: int = 0  # how many people have to approve
+    patience: str | None = None  # if the conditions are not met for this long, the gate is held with an alert; it never passes
 
     def __post_init__(self) -> None:
         for name in ("released", "known", "success"):
@@ -79,7 +84,7 @@ class Gate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Wave(Struct, frozen=True, forbid_unknown_fields=True):
-    """A step of the campaign: the VINs that it names, and those that are drawn to its size."""
+    """A step of the campaign. Its targets are the VINs that it names, or as many drawn targets as its size states."""
 
     name: str
     vins: tuple[str, ...] = ()
@@ -90,7 +95,7 @@ class Wave(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.name.strip() or len(self.name) > MAX_NAME:
             raise ValueError(f"name: must be 1 to {MAX_NAME} characters; it is what people read in reports")
         if self.vins:
-            _check_vins(self.vins, MAX_INLINE_VINS)
+            _check_vins(self.vins)
         if (self.size is None) != bool(self.vins):
             raise ValueError('size: give either vins or a size, such as 500, "1%" or "rest"')
         if isinstance(self.size, int) and self.size < 1:
@@ -100,12 +105,12 @@ class Wave(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rate(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):
-    """Releases a minute that grow with the number of successes."""
+    """A number of releases a minute that grows with the number of successes."""
 
-    start: int
-    times: float
-    every: int  # successes
-    up_to: int
+    start: int  # releases a minute at the beginning
+    times: float  # the factor of each growth
+    every: int  # successes from one growth to the next
+    up_to: int  # the highest number of releases a minute
 
     def __post_init__(self) -> None:
         if not 1 <= self.start <= MAX_PER_MINUTE:
@@ -118,22 +123,23 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "fr
             raise ValueError(f"up_to: must be at least the rate at the beginning, and at most {MAX_PER_MINUTE}")
 
     def at(self, successes: int) -> int:
-        """Releases a minute after this many successes."""
+        """Return the number of releases a minute after this many successes."""
         growths = successes // self.every
+        # Logarithms are compared because the power may be too large for a float.
         if growths * math.log(self.times) >= math.log(self.up_to / self.start):
             return self.up_to
         return int(self.start * self.times**growths)
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in"}):
-    """The campaign stops by itself when more of its targets settle in these ways than `over` allows."""
+    """A rule by which the campaign stops when too many of its targets settle in certain ways."""
 
     name: str
-    count: tuple[Counted, ...]
-    over: int | str
+    count: tuple[Counted, ...]  # the statuses that are counted
+    over: int | str  # the limit, which may be reached but not exceeded: a number of targets, or a share of the known targets
     of: CountedOf = "known"
-    at_least: int = 1  # known targets, before a share is judged
-    where: str = "campaign"
+    at_least: int = 1  # a share is compared only if at least this many targets are known
+    where: str = "campaign"  # whether to count in each wave, in the whole campaign, or over a duration before now
     then: Reaction = "pause"
 
     def __post_init__(self) -> None:
@@ -148,7 +154,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"where": "in
         if self.at_least < 1:
             raise ValueError("at_least: must be at least 1 known vehicle")
         if self.where not in ("wave", "campaign"):
-            checked("in", quantities.duration_ms, self.where, otherwise='must be "wave", "campaign", or a duration such as "30m"')
+            checked("in", quantities.duration_ms, self.where, remedy='must be "wave", "campaign", or a duration such as "30m"')
 
 
 class Approval(Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +169,7 @@ class Approval(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
-    """One `data_id` for a list of vehicles: in which waves, how fast, when, and what stops it."""
+    """A plan to send one `data_id` to a list of vehicles: in which waves, at which rate, at which times, under which rules."""
 
     campaign: str
     data_id: str
@@ -191,37 +197,38 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"rate: must be 1 to {MAX_PER_MINUTE} releases a minute; leave it out for no limit")
         if not self.waves:
             raise ValueError("waves: must name at least one wave; leave it out for a single one")
-        for name, most in (("waves", MAX_WAVES), ("rules", MAX_RULES)):
-            if len(getattr(self, name)) > most:
-                raise ValueError(f"{name}: must be at most {most}; divide them among several campaigns")
-            names = [each.name for each in getattr(self, name)]
+        for field, max_count in (("waves", MAX_WAVES), ("rules", MAX_RULES)):
+            waves_or_rules = getattr(self, field)
+            if len(waves_or_rules) > max_count:
+                raise ValueError(f"{field}: must be at most {max_count}; divide them among several campaigns")
+            names = [wave_or_rule.name for wave_or_rule in waves_or_rules]
             if len(set(names)) < len(names):
-                raise ValueError(f"{name}: two have the same name; give each its own")
+                raise ValueError(f"{field}: two have the same name; give each its own")
         if any(wave.size == REST for wave in self.waves[:-1]):
             raise ValueError('waves: only the last may have the size "rest"; nothing is left for those after it')
 
     @property
     def starts_ms(self) -> int:
-        """When the first wave may open (Unix ms); 0: as soon as the plan is approved."""
+        """The earliest instant at which the first wave opens (Unix ms); 0 if it opens as soon as the plan is approved."""
         return 0 if self.starts is None else quantities.instant_ms(self.starts)
 
     @property
     def ends_ms(self) -> int:
-        """When the campaign is over (Unix ms), whoever is still waiting."""
+        """When the campaign is over (Unix ms), even if targets are still waiting."""
         return quantities.instant_ms(self.ends)
 
     def per_minute(self, successes: int) -> int:
-        """How many targets may be released in any 60 s after this many successes."""
+        """Return how many targets may be released in any 60 s after this many successes."""
         if self.rate is None:
             return MAX_PER_MINUTE
         return self.rate if isinstance(self.rate, int) else self.rate.at(successes)
 
 
-def _check_vins(vins: tuple[str, ...], most: int) -> None:
-    if not 1 <= len(vins) <= most:
-        raise ValueError(f"vins: must be 1 to {most} VINs; name a file for more")
+def _check_vins(vins: tuple[str, ...]) -> None:
+    if not 1 <= len(vins) <= MAX_INLINE_VINS:
+        raise ValueError(f"vins: must be 1 to {MAX_INLINE_VINS} VINs; name a file for more")
     if not are_vins(vins):
-        bad = next(place for place, vin in enumerate(vins) if not is_vin(vin))
-        raise ValueError(f"vins[{bad}]: must be 1 to {MAX_VIN} {NAME_RULE}")
+        bad_index = next(index for index, vin in enumerate(vins) if not is_vin(vin))
+        raise ValueError(f"vins[{bad_index}]: must be 1 to {MAX_VIN} {NAME_RULE}")
     if len(set(vins)) < len(vins):
         raise ValueError("vins: names a VIN twice; name each once")

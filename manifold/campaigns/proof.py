@@ -1,4 +1,4 @@
-"""The numbers of a campaign's proof, from its record: what people ordered, who was released when, and how it ended."""
+"""Computes the proof of a campaign from its record: the orders, the releases, how they ended, and the falsifications."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,18 +14,19 @@ from manifold.campaigns.verification import verify
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import unix_ms_of
 
-MAX_NAMED = 1000  # vehicles of one list
+MAX_LISTED_VINS = 1000  # in one list of a report
 
 
 def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
-    """The proof of a campaign. The same set of facts gives the same report."""
-    once = {(fact.seq, getattr(fact, "vin", "")): fact for fact in facts}
-    ordered = [once[key] for key in sorted(once)]
+    """Return the proof of a campaign as JSON values. Equal sets of facts give equal reports."""
+    distinct = {(fact.seq, getattr(fact, "vin", "")): fact for fact in facts}
+    ordered = [distinct[key] for key in sorted(distinct)]
     campaign = fold(Campaign(), ordered)
     decided = campaign.decided
     releases = [fact for fact in ordered if isinstance(fact, Released)]
-    times = Counter(vin for release in releases for vin in release.vins)
-    repeated = sorted(vin for vin, number in times.items() if number > 1)
+    releases_of_vin = Counter(vin for release in releases for vin in release.vins)
+    vins_with_several = sorted(vin for vin, number in releases_of_vin.items() if number > 1)
+    vehicles_by_releases = Counter(releases_of_vin.values())  # number of releases → number of vehicles released so often
     falsifications = verify(ordered, sent)
     return {
         "campaign": "" if decided.plan is None else decided.plan.campaign,
@@ -47,32 +48,34 @@ def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
         "first_release_ms": releases[0].at_ms if releases else None,
         "last_release_ms": releases[-1].at_ms if releases else None,
         "most_released_in_60_s": most_in_a_minute(releases),
-        "vehicles_by_releases": {str(number): vehicles for number, vehicles in sorted(Counter(times.values()).items())},
-        "released_more_than_once": repeated[:MAX_NAMED],
+        "vehicles_by_releases": {str(number): vehicles for number, vehicles in sorted(vehicles_by_releases.items())},
+        "released_more_than_once": vins_with_several[:MAX_LISTED_VINS],
         "is_proved": not falsifications,
-        "falsifications": [finding(each) for each in falsifications],
+        "falsifications": [finding(falsification) for falsification in falsifications],
     }
 
 
 def encode(proof: dict[str, Any]) -> bytes:
-    """A report as canonical JSON."""
+    """Encode a report as canonical JSON."""
     return msgspec.json.encode(proof, order="sorted")
 
 
 def most_in_a_minute(releases: Sequence[Released]) -> int:
-    """The largest number of vehicles that were released in any 60 s. `releases` are in order."""
-    most = spent = first = 0
+    """Return the largest number of vehicles that were released in any 60 s. `releases` are sorted by time."""
+    largest = 0
+    in_window = 0  # vehicles released in the 60 s that end with the current release
+    first = 0  # index of the first release in these 60 s
     for release in releases:
-        spent += len(release.vins)
+        in_window += len(release.vins)
         while releases[first].at_ms <= release.at_ms - MINUTE_MS:
-            spent -= len(releases[first].vins)
+            in_window -= len(releases[first].vins)
             first += 1
-        most = max(most, spent)
-    return most
+        largest = max(largest, in_window)
+    return largest
 
 
 def wave_counts(campaign: Campaign) -> list[dict[str, Any]]:
-    """The targets of each wave by state; nothing before the list is frozen by the first approval."""
+    """Return each wave with its number of targets by state; an empty list before the first approval freezes the targets."""
     plan = campaign.decided.plan
     if plan is None:
         return []
@@ -87,16 +90,27 @@ def wave_counts(campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def order_summary(seq: int, command: r.Command, ignored: Mapping[int, str]) -> dict[str, Any]:
-    """An order, without its plan and its list; and why it had no effect, if it had none."""
+    """Return an order as JSON values, without its plan; of a list of targets, only the length.
+
+    `ignored` maps the seq of each order without effect to the reason, which the summary includes.
+    """
     order = msgspec.to_builtins(command)
-    kept = {
-        name: order[name] for name in ("do", "by", "why", "wave", "because", "rule", "accept", "ended", "counts") if name in order
+    summary: dict[str, Any] = {"seq": seq, "at_ms": unix_ms_of(seq)}
+    for field in ("do", "by", "why", "wave", "because", "rule", "accept", "ended", "counts"):
+        if field in order:
+            summary[field] = order[field]
+    if isinstance(command, r.AddTargets):
+        summary["targets"] = len(command.targets)
+    if seq in ignored:
+        summary["without_effect"] = ignored[seq]
+    return summary
+
+
+def finding(falsification: Falsification) -> dict[str, Any]:
+    """Return a falsification as JSON values."""
+    return {
+        "kind": str(falsification.kind),
+        "seq": falsification.seq,
+        "vin": falsification.vin,
+        "detail": falsification.detail,
     }
-    listed = {"targets": len(command.targets)} if isinstance(command, r.AddTargets) else {}
-    without_effect = {"without_effect": ignored[seq]} if seq in ignored else {}
-    return {"seq": seq, "at_ms": unix_ms_of(seq), **kept, **listed, **without_effect}
-
-
-def finding(each: Falsification) -> dict[str, Any]:
-    """A falsification as JSON has it."""
-    return {"kind": str(each.kind), "seq": each.seq, "vin": each.vin, "detail": each.detail}

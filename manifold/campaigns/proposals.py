@@ -1,4 +1,4 @@
-"""Examines a proposal before it is recorded: its plan, its list of targets and its data; and writes its records."""
+"""Examines a proposal (its plan, list of targets and data) before it is recorded, and divides its list into records."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.parsing import plan_of
-from manifold.campaigns.plan import Plan
+from manifold.campaigns.plan import Plan, Wave
 from manifold.campaigns.rehearsal import propose
 from manifold.campaigns.step import Policy
 from manifold.campaigns.warnings import warnings_of
@@ -17,19 +17,20 @@ from manifold.contracts.names import MAX_VIN
 from manifold.contracts.topics import request_topic
 from manifold.settings import Settings
 
-LISTS = "_lists"  # folder beside the archive's streams, with files that plans name
-OF_PUBLISH = 256  # bytes of a publish beside topic and payload: fixed header and properties
+LISTS = "_lists"  # the archive's folder of files that plans name, next to the folders of its streams
+PUBLISH_OVERHEAD_BYTES = 256  # fixed header and properties of an MQTT PUBLISH packet, without topic and payload
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The policy by which plans are examined and forecast."""
+    """Return the policy with which plans are examined and forecast."""
     return Policy(ack_deadline_ms=int(settings.ack_deadline_seconds * 1000))
 
 
 def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
-    """The campaign that this proposal would create, or why it is refused.
+    """Return the campaign that this proposal would create, or why it is refused.
 
-    `listed` is the list of a file; without it, a plan that does not list its vehicles itself waits for its list.
+    `listed` is a list of targets from a file. If it is None and the plan does not list its vehicles itself, the campaign waits
+    for its list.
     """
     plan = plan_of(document)
     if isinstance(plan, Refused):
@@ -46,56 +47,61 @@ def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy
 
 
 def is_below(path: str) -> bool:
-    """Whether a relative path leads to a file below the folder that it is relative to."""
+    """Whether `path` is a relative path that stays below its base folder and has no hidden part."""
     parts = PurePosixPath(path).parts
-    return bool(parts) and path.isprintable() and not any(part == "/" or part.startswith(".") for part in parts)
+    has_unsafe_part = any(part == "/" or part.startswith(".") for part in parts)
+    return bool(parts) and path.isprintable() and not has_unsafe_part
 
 
 def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix: str) -> str | None:
-    """Why the data of a plan cannot be sent; None if it can. `size` is the payload's in bytes; None if it is unknown."""
+    """Return why the data of a plan cannot be sent, or None if it can be sent.
+
+    `size` is the payload's size in bytes, or None if no data is published under the plan's `data_id`.
+    """
     if size is None:
         if plan.wait_for_data:
             return None
         remedy = "publish it first (manifold send --data FILE --data-id ID), or set wait_for_data to true"
         return f"data_id {shown(plan.data_id)}: nothing was published under it; {remedy}"
-    packet = size + len(request_topic(topic_prefix, "V" * MAX_VIN, plan.campaign)) + OF_PUBLISH
-    if packet > largest_packet:
-        limit = f"a packet of {packet} bytes is over the {largest_packet} that the broker takes"
-        return f"data_id {shown(plan.data_id)}: {limit}; publish smaller data, or raise the limit of the broker"
+    longest_topic = request_topic(topic_prefix, "V" * MAX_VIN, plan.campaign)
+    packet_bytes = size + len(longest_topic) + PUBLISH_OVERHEAD_BYTES
+    if packet_bytes > largest_packet:
+        problem = f"a packet of {packet_bytes} bytes is over the {largest_packet} that the broker takes"
+        return f"data_id {shown(plan.data_id)}: {problem}; publish smaller data, or raise the limit of the broker"
     return None
 
 
 def lists(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddTargets]:
-    """The records of a list of targets, in parts."""
-    for first in range(0, len(listed), r.MAX_TARGETS):
-        after = first + r.MAX_TARGETS
-        yield r.AddTargets(campaign, by, targets=tuple(listed[first:after]), more=after < len(listed))
+    """Yield the orders that record a list of targets, with at most `MAX_TARGETS` targets each."""
+    for start in range(0, len(listed), r.MAX_TARGETS):
+        end = start + r.MAX_TARGETS
+        yield r.AddTargets(campaign, by, targets=tuple(listed[start:end]), more=end < len(listed))
 
 
 def dry_run(campaign: Campaign, data_bytes: int | None, now_ms: int) -> dict[str, Any] | Refused:
-    """What a proposal would do, or why that cannot be known yet.
+    """Return what a proposal would do, as JSON values, or why that cannot be known yet.
 
-    The result contains no timestamp: it depends on plan, list and data, except that days before `now_ms` give no warning.
+    The result contains no timestamp. It depends only on plan, list and data, except that days before `now_ms` (Unix ms) give no
+    warning.
     """
     decided = campaign.decided
     assert decided.plan is not None
     if not campaign.tallies:
         return Refused("targets: the DAG campaign_targets resolves this list once it is proposed; a dry run needs vins or a file")
-    listed = {target.vin for target in decided.targets}
+    listed_vins = {target.vin for target in decided.targets}
     return {
         "campaign": decided.plan.campaign,
         "plan_sha256": decided.plan_sha256,
         "data_id": decided.plan.data_id,
         "data_bytes": data_bytes,
         "targets": len(campaign.roster),
-        "in_no_wave": len(listed - campaign.roster.number_of.keys()),
-        "waves": [
-            {"name": wave.name, "targets": sum(tally.values()), "vins_sha256": _digest(campaign.roster.vins_of(place))}
-            for place, (wave, tally) in enumerate(zip(decided.plan.waves, campaign.tallies, strict=True))
-        ],
+        "in_no_wave": len(listed_vins - campaign.roster.number_of.keys()),
+        "waves": [_wave_json(campaign, index, wave) for index, wave in enumerate(decided.plan.waves)],
         "warnings": warnings_of(campaign, now_ms),
     }
 
 
-def _digest(vins: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(vins).encode()).hexdigest()
+def _wave_json(campaign: Campaign, index: int, wave: Wave) -> dict[str, Any]:
+    """Return the name of a wave, its number of targets, and a SHA-256 digest of their VINs in the order of the draw."""
+    vins = campaign.roster.vins_of(index)
+    return {"name": wave.name, "targets": len(vins), "vins_sha256": hashlib.sha256("\n".join(vins).encode()).hexdigest()}

@@ -1,32 +1,36 @@
-"""Shares, durations and instants, as a plan writes them."""
+"""Parses shares, durations and instants as they are written in a plan, and compares counts with shares."""
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from manifold.contracts.messages import LATEST_MS
 
-BASIS_POINTS = 10_000  # of the whole: a share is counted in hundredths of a per cent, so that all arithmetic is exact
+BASIS_POINTS = 10_000  # 100% in hundredths of a per cent; shares are integers of this unit, so that all arithmetic is exact
 _SHARE = re.compile(r"(\d{1,3})(?:\.(\d{1,2}))?%", re.ASCII)
 _DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def share(text: str) -> int:
-    """The share in hundredths of a per cent: `"2.5%"` is 250.
+    """Parse a share and return it in hundredths of a per cent: `"2.5%"` is 250.
 
     Raises:
         ValueError: `text` is not a share from 0% to 100%.
     """
     match = _SHARE.fullmatch(text)
-    parts = 0 if match is None else int(match[1]) * 100 + int((match[2] or "").ljust(2, "0"))
-    if match is None or parts > BASIS_POINTS:
+    basis_points = -1
+    if match is not None:
+        per_cent, decimals = match.groups(default="")
+        basis_points = int(per_cent) * 100 + int(decimals.ljust(2, "0"))
+    if not 0 <= basis_points <= BASIS_POINTS:
         raise ValueError('must be a share from "0%" to "100%", with at most two decimals, such as "2.5%"')
-    return parts
+    return basis_points
 
 
 def duration_ms(text: str) -> int:
-    """The duration in milliseconds.
+    """Parse a duration such as `"30m"` and return it in milliseconds.
 
     Raises:
         ValueError: `text` is not a duration.
@@ -38,38 +42,40 @@ def duration_ms(text: str) -> int:
 
 
 def instant_ms(text: str) -> int:
-    """The instant in Unix milliseconds.
+    """Parse an ISO 8601 instant with a zone and return it in Unix milliseconds.
 
     Raises:
-        ValueError: `text` is not an instant with a zone.
+        ValueError: `text` is not such an instant, or is before 1970 or after `LATEST_MS`.
     """
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    at_ms = -1 if at is None or at.tzinfo is None else int(at.timestamp() * 1000)
-    if not 0 <= at_ms <= LATEST_MS:  # in UTC the year may differ from the text's, and be outside what a date can hold
+    unix_ms = -1
+    with suppress(ValueError):
+        instant = datetime.fromisoformat(text)
+        if instant.tzinfo is not None:
+            unix_ms = int(instant.timestamp() * 1000)
+    # In a zone far from UTC, even a valid date may be an instant that a UTC date cannot represent.
+    if not 0 <= unix_ms <= LATEST_MS:
         raise ValueError("must be an ISO 8601 instant with its zone, such as 2026-12-01T06:00:00Z")
-    return at_ms
+    return unix_ms
 
 
 def reaches(part: int, whole: int, at_least: int) -> bool:
-    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent; true of nothing."""
+    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent. If `whole` is 0, it is."""
     return part * BASIS_POINTS >= at_least * whole
 
 
 def exceeds(part: int, whole: int, limit: int) -> bool:
-    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent."""
+    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent. If `whole` is 0, it is not."""
     return part * BASIS_POINTS > limit * whole
 
 
-def checked(name: str, parse: Callable[[str], int], text: str, *, otherwise: str | None = None) -> int:
-    """The number that `parse` reads in the field `name`.
+def checked(name: str, parse: Callable[[str], int], text: str, *, remedy: str | None = None) -> int:
+    """Parse the text of the field `name` with `parse`, and return the number.
 
     Raises:
-        ValueError: the field, and the remedy of `parse`, or `otherwise`.
+        ValueError: `parse` raised one. The message names the field, followed by `remedy` if it is given, else by the message
+            of `parse`.
     """
     try:
         return parse(text)
     except ValueError as exc:
-        raise ValueError(f"{name}: {otherwise or exc}") from None
+        raise ValueError(f"{name}: {remedy or exc}") from None

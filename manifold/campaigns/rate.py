@@ -1,29 +1,31 @@
-"""How many targets may be released now, so that no 60 s, wherever they begin, hold more than the rate."""
+"""Computes how many targets may be released now, so that no interval of 60 s contains more releases than the rate allows."""
 
 from collections.abc import Iterable
 
 MINUTE_MS = 60_000
-KEPT_MS = 2 * MINUTE_MS  # a minute for the rate, and one for clocks of recorders that differ
+# A decision at `now_ms` counts the releases of the minute before `now_ms`. Since the clocks of recorders differ, `now_ms` may be
+# earlier than the newest release, by up to a minute. So releases are kept for two minutes before the newest one.
+KEPT_MS = 2 * MINUTE_MS
 
-Recent = tuple[tuple[int, int, int], ...]  # when (Unix ms), seq, how many targets; oldest first
+Recent = tuple[tuple[int, int, int], ...]  # releases, oldest first: when (Unix ms), seq, how many targets
 
 
 def recent_of(releases: Iterable[tuple[int, int, int]]) -> Recent:
-    """Return the releases of the last `KEPT_MS` before the newest one, each once, oldest first.
-
-    The rate looks back one minute. The second minute is for a `now_ms` that is up to a minute before the newest release, since
-    the clocks of recorders differ.
-    """
-    known = sorted(set(releases))
-    return tuple(release for release in known if release[0] > known[-1][0] - KEPT_MS)
+    """Return the distinct releases of the last `KEPT_MS` before the newest release, oldest first."""
+    distinct = sorted(set(releases))
+    if not distinct:
+        return ()
+    newest_ms = distinct[-1][0]
+    return tuple(release for release in distinct if release[0] > newest_ms - KEPT_MS)
 
 
 def allowance(recent: Recent, per_minute: int, now_ms: int) -> int:
-    """How many targets may be released at `now_ms`; 0 or more."""
-    spent = sum(number for at_ms, _, number in recent if at_ms > now_ms - MINUTE_MS)
-    return max(0, per_minute - spent)
+    """Return how many targets may be released at `now_ms`, at a rate of `per_minute` targets in any 60 s."""
+    released = sum(number for at_ms, _, number in recent if at_ms > now_ms - MINUTE_MS)
+    return max(0, per_minute - released)
 
 
 def next_allowance_ms(recent: Recent, now_ms: int) -> int:
-    """When the allowance grows again, after it is used up; `now_ms`, where nothing counts against it."""
-    return min((at_ms + MINUTE_MS for at_ms, _, _ in recent if at_ms > now_ms - MINUTE_MS), default=now_ms)
+    """Return when the oldest release of the last minute stops counting (Unix ms); `now_ms` if that minute has no release."""
+    counting = (at_ms for at_ms, _, _ in recent if at_ms > now_ms - MINUTE_MS)
+    return min((at_ms + MINUTE_MS for at_ms in counting), default=now_ms)

@@ -1,7 +1,7 @@
-"""Reads the facts of campaigns from the record: the archive, and what the recorders have in their journals.
+"""Reads the facts of campaigns from the record, which is the archive and the journals of the recorders.
 
-The journals are read before the archive, so that no fact is missed that moves from one to the other meanwhile. A fact may be
-read twice, or after later ones: the fold is indifferent to both.
+The journals are read before the archive. So a fact that moves from a journal to the archive during the read is not missed. A fact
+may be read twice, or after later facts; neither changes the result of a fold.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,68 +31,78 @@ from manifold.contracts.seq import MAX_SEQ, node_of
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
-WAIT_S = 10.0
-BATCH = 50_000  # messages
+REQUEST_TIMEOUT_S = 10.0
+BATCH_MESSAGES = 50_000
 Facts = dict[str, list[Fact]]  # by campaign
-ABOUT_ENTRIES = (Stream.OUTCOME, Stream.ANSWER)  # facts about the entries of a trigger
+ENTRY_STREAMS = (Stream.OUTCOME, Stream.ANSWER)  # the streams of messages about the entries of a release
 Message = tuple[int, str, str, bytes]  # seq, stream, topic, payload
-_Gap = tuple[int, int | None]  # from a seq on; of one recorder, or of all
+_Gap = tuple[int, int | None]  # a part of the archive to read: the first seq, and the node of its recorder (None: of all)
 
 
 class CampaignRecord:
-    """Follows the record. Every method blocks: call it in a thread.
+    """Follows the record of campaigns. Every method blocks: call it in a thread.
 
-    With `names`, only these campaigns are read; otherwise all but those that were over when `read` was called first, by an order
-    before the seq `over_since`.
+    If `names` is given, only these campaigns are read. Otherwise, all campaigns are read except those that the first call of
+    `read` finds to be over, with a newest order before the seq `over_since`.
     """
 
     def __init__(self, settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> None:
-        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder → its clock, and when it was read (monotonic seconds)
-        self._settings, self._names, self._over_since = settings, frozenset(names), over_since
+        self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder URL → its clock, and when that was read (monotonic seconds)
+        self._settings = settings
+        self._names = frozenset(names)
+        self._over_since = over_since
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
-        self._over: dict[str, int] = {}  # campaign → its newest seq when it was over
-        self._anew: set[str] = set()  # campaigns that were over and are proposed after that
-        self._known: dict[str, tuple[int, int]] = {}  # recorder → its node, and the seq up to which it was read
-        self._upto: dict[int, int] = {}  # node → the seq up to which its journal was read last
-        self._campaign_of: dict[int, str] = {}  # release → campaign
-        # A release that two recorders have recorded, because one died before it acknowledged it: only one of them was queued.
+        self._over: dict[str, int] = {}  # campaigns that are over → the newest seq that was known of them
+        self._reproposed: set[str] = set()  # campaigns that were over and whose names are proposed again
+        self._known: dict[str, tuple[int, int]] = {}  # recorder URL → its node, and the seq up to which its journal was read
+        self._upto: dict[int, int] = {}  # node → the seq up to which its journal has been read
+        self._campaign_of: dict[int, str] = {}  # seq of a release → campaign
+        # If a recorder dies before it acknowledges a release, a second recorder may record the same release again. Only one of
+        # the two is queued. So both are treated as the one that was read first.
         self._first_of: dict[str, int] = {}  # digest of a release → the seq under which it was read first
         self._same_as: dict[int, int] = {}  # seq of a release → the seq under which it was read first
-        # Outcomes and answers whose trigger was not read yet. It was on disk before them, so the read after theirs finds it.
+        # Outcomes and answers whose release is not read yet. A release is on disk before them, so the next read finds it.
         self._unplaced: list[Message] = []
 
     @property
     def unplaced(self) -> int:
-        """How many outcomes and answers wait for their release."""
+        """The number of outcomes and answers that wait for their release."""
         return len(self._unplaced)
 
     def read(self) -> Iterator[Facts]:
-        """Yield the facts that are new since the last call, some at a time.
+        """Yield the facts that are new since the last call, in several batches.
 
         Raises:
-            Retryable: a recorder does not answer, or the archive cannot be read. The next call begins where this one stopped.
+            Retryable: a recorder does not answer, or the archive cannot be read. The next call reads these facts again.
         """
-        waited = {message[0] for message in self._unplaced}
-        pages = {url: list(self._pages(url)) for url in self._settings.recorders}
-        known = {url: (read[-1].node, max(read[-1].upto, read[-1].archived)) for url, read in pages.items()}
-        recent = [(r.seq, r.stream, r.topic, r.payload) for read in pages.values() for page in read for r in page.records]
+        waiting_seqs = {seq for seq, *_ in self._unplaced}
+        pages_of = {url: list(self._pages(url)) for url in self._settings.recorders}
+        known: dict[str, tuple[int, int]] = {}
+        journaled: list[Message] = []
+        for url, pages in pages_of.items():
+            last_page = pages[-1]
+            known[url] = last_page.node, max(last_page.upto, last_page.archived)
+            for page in pages:
+                journaled += [(record.seq, record.stream, record.topic, record.payload) for record in page.records]
         self._upto = dict(known.values())
         try:
-            missed = [self._begin(recent)] if not self._known else list(self._gaps(pages))
-            # Triggers before outcomes and answers, because an outcome does not name its campaign.
-            yield from self._batches(message for message in recent if message[1] not in ABOUT_ENTRIES)
-            yield from self._archived(missed)
+            gaps = list(self._gaps(pages_of)) if self._known else [self._first_gap(journaled)]
+            # Releases are read before outcomes and answers, because an outcome names only its release, not its campaign.
+            yield from self._batches(message for message in journaled if message[1] not in ENTRY_STREAMS)
+            yield from self._archived(gaps)
         except OSError as exc:
             raise Retryable(f"the archive {self._settings.archive} cannot be read ({exc}); see MANIFOLD_ARCHIVE_URL") from exc
-        yield from self._batches(message for message in recent if message[1] in ABOUT_ENTRIES)
+        yield from self._batches(message for message in journaled if message[1] in ENTRY_STREAMS)
         self._known = known
-        self._unplaced = [message for message in self._unplaced if message[0] not in waited]  # vehicles may answer to any seq
-        while self._anew:
-            yield from self._revived(name := min(self._anew))
-            self._anew.discard(name)
+        # A message that has waited since the last call belongs to no release: a vehicle may name any seq in its answer.
+        self._unplaced = [message for message in self._unplaced if message[0] not in waiting_seqs]
+        while self._reproposed:
+            name = min(self._reproposed)
+            yield from self._revived(name)
+            self._reproposed.discard(name)
 
     def forget(self, name: str, newest: int) -> None:
-        """Stop following a campaign: it is over. `newest` is the newest seq that is known of it."""
+        """Stop following a campaign that is over. `newest` is the newest seq that is known of the campaign."""
         self._over[name] = newest
         self._campaign_of = {seq: campaign for seq, campaign in self._campaign_of.items() if campaign != name}
         self._same_as = {seq: first for seq, first in self._same_as.items() if seq in self._campaign_of}
@@ -103,17 +113,22 @@ class CampaignRecord:
         return name in self._over
 
     def _pages(self, url: str) -> Iterator[Page]:
-        after, more = self._known.get(url, (0, 0))[1], True
-        while more:
+        """Yield the pages of a recorder's journal that were not read yet."""
+        _, after = self._known.get(url, (0, 0))
+        while True:
             page = self._page(url, after)
-            after, more = page.upto, page.more
             yield page
+            if not page.more:
+                return
+            after = page.upto
 
     def _page(self, url: str, after: int) -> Page:
+        """Return the page of a recorder's journal that begins after the seq `after`."""
         try:
             request = Request(f"{url}/journal?after={after}", headers=self._settings.bearer)  # noqa: S310  # settings: http(s)
-            with urlopen(request, timeout=WAIT_S, context=web_context(self._settings, url)) as answer:  # noqa: S310
-                page = decode_page(answer.read())
+            context = web_context(self._settings, url)
+            with urlopen(request, timeout=REQUEST_TIMEOUT_S, context=context) as response:  # noqa: S310
+                page = decode_page(response.read())
         except (OSError, HTTPException, msgspec.MsgspecError) as exc:
             reason = exc.reason if isinstance(exc, URLError) else exc
             raise Retryable(
@@ -122,82 +137,113 @@ class CampaignRecord:
         self.clock_ms[url] = page.at_ms, monotonic()
         return page
 
-    def _gaps(self, pages: Mapping[str, list[Page]]) -> Iterator[_Gap]:
-        """The stretches that recorders moved from journal to archive before they were read."""
-        for url, read in pages.items():
-            known = self._known.get(url, (0, 0))[1]
-            if read[-1].archived > known:
-                yield known + 1, read[-1].node
+    def _gaps(self, pages_of: Mapping[str, list[Page]]) -> Iterator[_Gap]:
+        """Yield the parts of journals that were archived before this object read them."""
+        for url, pages in pages_of.items():
+            _, upto = self._known.get(url, (0, 0))
+            last_page = pages[-1]
+            if last_page.archived > upto:
+                yield upto + 1, last_page.node
 
-    def _begin(self, recent: Collection[Message]) -> _Gap:
-        """From where on the archive has to be read: the first order of the oldest campaign that is followed."""
-        found = beginnings(lambda: self._orders(recent))
+    def _first_gap(self, journaled: Collection[Message]) -> _Gap:
+        """Return the part of the archive for the first call of `read`, and note which campaigns are over.
+
+        The part begins at the first order of the oldest campaign that is followed.
+        """
+        by_name = beginnings(lambda: self._orders(journaled))
         if not self._names:
-            self._over = {name: each.newest for name, each in found.items() if each.is_over and each.newest < self._over_since}
-        return min((campaign.seq for name, campaign in found.items() if self._is_wanted(name)), default=MAX_SEQ), None
+            over = {name: campaign.newest for name, campaign in by_name.items() if campaign.is_over}
+            self._over = {name: newest for name, newest in over.items() if newest < self._over_since}
+        followed_seqs = (campaign.seq for name, campaign in by_name.items() if self._is_wanted(name))
+        return min(followed_seqs, default=MAX_SEQ), None
 
-    def _orders(self, recent: Iterable[Message]) -> Iterator[tuple[int, Command]]:
-        """All orders in the archive, and those among `recent`."""
-        archived = self._segments.recorded_since(Stream.CAMPAIGN, 0)
-        found = ((envelope.seq, envelope.payload) for envelope in archived if not envelope.refused_because)
-        new = ((seq, payload) for seq, stream, _, payload in recent if stream == Stream.CAMPAIGN)
-        for seq, payload in chain(found, new):
+    def _orders(self, journaled: Iterable[Message]) -> Iterator[tuple[int, Command]]:
+        """Yield all orders in the archive and among the messages of the journals, with their seqs."""
+        envelopes = self._segments.recorded_since(Stream.CAMPAIGN, 0)
+        archived_payloads = ((envelope.seq, envelope.payload) for envelope in envelopes if not envelope.refused_because)
+        journaled_payloads = ((seq, payload) for seq, stream, _, payload in journaled if stream == Stream.CAMPAIGN)
+        for seq, payload in chain(archived_payloads, journaled_payloads):
             order = decode(payload)
             if not isinstance(order, Refused):
                 yield seq, order
 
     def _revived(self, name: str) -> Iterator[Facts]:
-        """Yield what is on record of a campaign that was over, if that is gone and its name is used again."""
+        """Yield all facts of a campaign that was over, if its old record has expired and a new campaign uses its name."""
         facts = read_facts(self._settings, name)
         if fold(Campaign(), facts).decided.stage not in OVER:
             self._over.pop(name, None)
             yield {name: facts}
 
     def _archived(self, gaps: Collection[_Gap]) -> Iterator[Facts]:
-        """Read stream by stream, because an outcome may be in one recorder's gap, and its trigger in another's."""
-        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ABOUT_ENTRIES):
+        """Yield the facts in these parts of the archive.
+
+        The streams are read one after the other, because an outcome may be in one recorder's part and its release in another's.
+        """
+        for stream in (Stream.CAMPAIGN, Stream.TRIGGER, *ENTRY_STREAMS):
             for since_seq, node in gaps:
-                yield from self._batches(
-                    (envelope.seq, envelope.stream, envelope.topic, envelope.payload)
-                    for envelope in (self._segments.recorded_since(stream, since_seq, node) if since_seq < MAX_SEQ else ())
-                    if envelope.refused_because is None and envelope.duplicate_of is None
-                )
+                if since_seq < MAX_SEQ:
+                    yield from self._batches(self._archived_messages(stream, since_seq, node))
+
+    def _archived_messages(self, stream: Stream, since_seq: int, node: int | None) -> Iterator[Message]:
+        """Yield the messages of a stream from a seq on, without refused messages and duplicates."""
+        for envelope in self._segments.recorded_since(stream, since_seq, node):
+            if envelope.refused_because is None and envelope.duplicate_of is None:
+                yield envelope.seq, envelope.stream, envelope.topic, envelope.payload
 
     def _batches(self, messages: Iterable[Message]) -> Iterator[Facts]:
-        left = iter(messages)
-        while some := list(islice(left, BATCH)):
-            found: Facts = {}
-            for name, fact in self._facts(some):
-                found.setdefault(name, []).append(fact)
-            if found:
-                yield found
+        """Yield the facts in these messages by campaign, for `BATCH_MESSAGES` messages at a time."""
+        remaining = iter(messages)
+        while batch := list(islice(remaining, BATCH_MESSAGES)):
+            facts: Facts = {}
+            for name, fact in self._facts(batch):
+                facts.setdefault(name, []).append(fact)
+            if facts:
+                yield facts
 
     def _facts(self, messages: Iterable[Message]) -> Iterator[tuple[str, Fact]]:
-        """Yield facts with their wanted campaigns; what is about a release not read so far waits for the next call."""
+        """Yield the facts of followed campaigns, each with the name of its campaign.
+
+        Outcomes and answers whose release is not read yet wait for the next call.
+        """
         waiting, self._unplaced = self._unplaced, []
         for message in (*messages, *waiting):
             seq, stream, topic, payload = message
             if not may_be_fact(stream, topic):
                 continue
-            if stream in ABOUT_ENTRIES:
-                yield from self._about_entry(message)
+            if stream in ENTRY_STREAMS:
+                yield from self._entry_fact(message)
             elif stream == Stream.CAMPAIGN:
-                order = decode(payload)
-                if isinstance(order, Refused):
-                    continue
-                if isinstance(order, Propose) and seq > self._over.get(order.campaign, MAX_SEQ):
-                    self._anew.add(order.campaign)
-                if self._is_wanted(order.campaign):
-                    yield order.campaign, Recorded(seq, order)
-            elif (trigger := wire.trigger(payload)) is not None and self._is_wanted(trigger.request_id):
-                release = wire.released(seq, trigger)
-                if release is not None:
-                    self._campaign_of[seq] = trigger.request_id
-                    self._same_as[seq] = first = self._first_of.setdefault(trigger.digest, seq)
-                    yield trigger.request_id, release if first == seq else msgspec.structs.replace(release, vins=())
+                yield from self._order_fact(seq, payload)
+            else:
+                yield from self._release_fact(seq, payload)
 
-    def _about_entry(self, message: Message) -> Iterator[tuple[str, Fact]]:
-        """Yield an outcome or answer with its campaign; nothing if its release is of none, or not read so far."""
+    def _order_fact(self, seq: int, payload: bytes) -> Iterator[tuple[str, Fact]]:
+        """Yield an order with its campaign; nothing if the campaign is not followed."""
+        order = decode(payload)
+        if isinstance(order, Refused):
+            return
+        if isinstance(order, Propose) and seq > self._over.get(order.campaign, MAX_SEQ):
+            self._reproposed.add(order.campaign)
+        if self._is_wanted(order.campaign):
+            yield order.campaign, Recorded(seq, order)
+
+    def _release_fact(self, seq: int, payload: bytes) -> Iterator[tuple[str, Fact]]:
+        """Yield a release with its campaign; nothing for an ordinary trigger, or if the campaign is not followed."""
+        trigger = wire.trigger(payload)
+        if trigger is None or not self._is_wanted(trigger.request_id):
+            return
+        release = wire.released(seq, trigger)
+        if release is None:
+            return
+        first_seq = self._first_of.setdefault(trigger.digest, seq)
+        self._campaign_of[seq] = trigger.request_id
+        self._same_as[seq] = first_seq
+        if seq != first_seq:  # a second record of the same release names no vehicles, so that none counts twice
+            release = msgspec.structs.replace(release, vins=())
+        yield trigger.request_id, release
+
+    def _entry_fact(self, message: Message) -> Iterator[tuple[str, Fact]]:
+        """Yield an outcome or answer with its campaign; nothing if its release is not read yet, or is of no followed campaign."""
         seq, stream, topic, payload = message
         answer = None if stream == Stream.OUTCOME else parse_answer(topic, payload)
         if isinstance(answer, Refused):
@@ -206,25 +252,28 @@ class CampaignRecord:
             release = wire.release_of(payload) if answer is None else answer.release
             name = self._campaign_of.get(release)
             if name is None:
-                if release > self._upto.get(node_of(release), release):  # its recorder was not read so far
+                journal_upto = self._upto.get(node_of(release), release)
+                if release > journal_upto:  # the release may be in a part of the journal that is not read yet
                     self._unplaced.append(message)
             elif answer is None:
                 yield name, self._with_first_release(wire.ended(seq, OutcomeRecord.from_wire(payload)))
             elif answer.campaign == name:
                 yield name, self._with_first_release(wire.answered(seq, answer))
-        except ValueError:  # ingest quarantines it
+        except ValueError:  # an invalid outcome is no fact; ingest quarantines the message
             return
 
     def _with_first_release(self, fact: Ended | Answered) -> Ended | Answered:
-        first = self._same_as[fact.release]
-        return fact if first == fact.release else msgspec.structs.replace(fact, release=first)
+        """Return the fact with the seq under which its release was read first."""
+        first_seq = self._same_as[fact.release]
+        return fact if first_seq == fact.release else msgspec.structs.replace(fact, release=first_seq)
 
     def _is_wanted(self, name: str) -> bool:
+        """Whether this campaign is followed."""
         return name in self._names if self._names else name not in self._over
 
 
 def read_campaigns(settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> Mapping[str, Campaign]:
-    """The state of the campaigns that a `CampaignRecord` would read, as it is on record now.
+    """Return the present state of the campaigns that a `CampaignRecord` with these arguments reads, by name.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
@@ -236,7 +285,7 @@ def read_campaigns(settings: Settings, names: Collection[str] = (), *, over_sinc
 
 
 def read_facts(settings: Settings, name: str) -> list[Fact]:
-    """Everything that is on record of one campaign.
+    """Return all recorded facts of one campaign.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
@@ -245,6 +294,6 @@ def read_facts(settings: Settings, name: str) -> list[Fact]:
 
 
 def fold_into(campaigns: dict[str, Campaign], facts: Facts) -> None:
-    """Fold facts into the campaigns that they concern."""
-    for name, of_campaign in facts.items():
-        campaigns[name] = fold(campaigns.get(name, Campaign()), of_campaign)
+    """Fold facts into the campaigns with their names, in place."""
+    for name, campaign_facts in facts.items():
+        campaigns[name] = fold(campaigns.get(name, Campaign()), campaign_facts)

@@ -1,4 +1,4 @@
-"""The standing of a target: derived from its attempts and the terms of its campaign."""
+"""Derives the standing of a target from its attempts and the terms of its campaign."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,7 +11,7 @@ from manifold.contracts.seq import unix_ms_of
 
 
 class Status(StrEnum):
-    """The state of a target: it waits, is released, or has settled in one of the ways of `Ending`, in the same order."""
+    """The status of a target: it waits, is released, or has settled. The settled statuses are those of `Ending`, in its order."""
 
     WAITING = "waiting"
     RELEASED = "released"
@@ -29,40 +29,47 @@ class Status(StrEnum):
 STATUSES = tuple(Status)
 CODES = {status: code for code, status in enumerate(STATUSES)}
 WAITING, RELEASED = CODES[Status.WAITING], CODES[Status.RELEASED]
-FIRST_SETTLED = RELEASED + 1  # all codes from here on are of settled targets
+FIRST_SETTLED = RELEASED + 1  # a target has settled if its status code is at least this
 
 
 class Standing(Struct, frozen=True, gc=False):
-    """The state of a target, and since when."""
+    """The status of a target, and since when it has that status."""
 
     status: Status
-    since: int = 0  # the seq that made it so; 0: it waits from the beginning
-    not_before_ms: int = 0  # of a target that waits for its retry
+    since: int = 0  # the seq of the record that caused the status; 0: the target waits from the beginning
+    not_before_ms: int = 0  # when the target may be retried (Unix ms); 0: at any time
 
 
 def standing(attempts: Sequence[Attempt], terms: Terms) -> Standing:
-    """The standing of a target after these attempts, oldest first. A success of any of them settles it.
+    """Return the standing of a target after one or more attempts, oldest first.
 
-    A target whose last attempt had ended so before an order to try again waits from that order on, and its attempts are
-    counted from there.
+    If any attempt is a success, the target has settled. Otherwise, if any attempt is open, the target is released. Otherwise the
+    ending of the last attempt decides:
+
+    - If an order to try such targets again was recorded after the ending, the target waits from that order on.
+    - If the attempt was withdrawn, or the plan retries such endings and has retries left, the target waits. An earlier order to
+      try again has reset the number of retries.
+    - Otherwise the target has settled with that ending.
     """
-    ends = [settled(attempt, terms) for attempt in attempts]
-    success = next(((ending, seq) for ending, seq in reversed(ends) if ending in SUCCESSES), None)
-    if success is not None:
-        return Standing(Status(str(success[0])), success[1])
-    for attempt, (ending, _) in zip(reversed(attempts), reversed(ends), strict=True):
+    endings = [settled(attempt, terms) for attempt in attempts]
+    for ending, seq in reversed(endings):
+        if ending in SUCCESSES:
+            return Standing(Status(str(ending)), seq)
+    for attempt, (ending, _) in zip(reversed(attempts), reversed(endings), strict=True):
         if ending is None:
             return Standing(Status.RELEASED, attempt.release)
-    last, ended = ends[-1]
-    assert last is not None
-    anew = max((order.seq for order in terms.again if order.seq > ended and last in order.endings), default=0)
-    if anew:
-        return Standing(Status.WAITING, anew)
-    if last is Ending.WITHDRAWN:
-        return Standing(Status.WAITING, ended)
-    if terms.retry is not None and terms.retry.tries_again(last):
-        from_seq = max((order.seq for order in terms.again if order.seq < ended and last in order.endings), default=0)
-        failures = sum(ending in terms.retry.on and seq > from_seq for ending, seq in ends)
+    last_ending, ended_seq = endings[-1]
+    assert last_ending is not None
+    again_seqs = [order.seq for order in terms.again if last_ending in order.endings]
+    newest_again = max((seq for seq in again_seqs if seq > ended_seq), default=0)
+    if newest_again:
+        return Standing(Status.WAITING, newest_again)
+    if last_ending is Ending.WITHDRAWN:
+        return Standing(Status.WAITING, ended_seq)
+    if terms.retry is not None and terms.retry.tries_again(last_ending):
+        reset_seq = max((seq for seq in again_seqs if seq < ended_seq), default=0)
+        failures = sum(ending in terms.retry.on and seq > reset_seq for ending, seq in endings)
         if failures <= terms.retry.times:
-            return Standing(Status.WAITING, ended, unix_ms_of(ended) + duration_ms(terms.retry.after))
-    return Standing(Status(str(last)), ended)
+            retry_ms = unix_ms_of(ended_seq) + duration_ms(terms.retry.after)
+            return Standing(Status.WAITING, ended_seq, retry_ms)
+    return Standing(Status(str(last_ending)), ended_seq)

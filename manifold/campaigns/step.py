@@ -1,7 +1,7 @@
-"""The decision of a campaign at one instant: the effects that follow from its state. Pure: no await, no clock, no Redis.
+"""Decides about a campaign at one instant: returns the effects that follow from its state. Pure: no await, no clock, no Redis.
 
-A decision takes effect when it comes back as a recorded fact. So `step` returns either one decision, or releases, and its caller
-folds their records before it asks again.
+A decision changes the state only when its record is folded. So `step` returns either a single decision or only releases, and the
+caller folds their records before it calls `step` again.
 """
 
 from collections.abc import Collection
@@ -23,11 +23,11 @@ from manifold.contracts import campaigns as r
 
 
 class Policy(Struct, frozen=True):
-    """Parameters that do not depend on the campaign: the deciding campaigner, and the platform's limits."""
+    """Parameters that do not depend on the campaign: the name and epoch of the campaigner, and the platform's limits."""
 
     by: str = f"{r.CAMPAIGNER}0"
     epoch: int = 0
-    ack_deadline_ms: int = 30_000  # a release needs this long before its window closes
+    ack_deadline_ms: int = 30_000  # a target is released only if its window stays open for at least this long
     max_vins: int = 100_000  # in one release
 
 
@@ -35,65 +35,82 @@ class Release(Struct, frozen=True):
     """Publish a trigger that names these vehicles."""
 
     wave: int
-    step: int
-    until_ms: int | None  # the end of their window
+    step: int  # the number of the release within the campaign
+    until_ms: int | None  # when the vehicles' window ends (Unix ms); None: the plan has no window
     vins: tuple[str, ...]
 
 
 class Decide(Struct, frozen=True):
-    """Publish this record."""
+    """Publish an order of the campaigner."""
 
     command: r.Command
 
 
 class Wake(Struct, frozen=True):
-    """Nothing can change by time alone before this instant (Unix ms). Facts and arrivals may change it."""
+    """Call `step` again at this instant (Unix ms), or earlier if a fact is recorded or a vehicle connects."""
 
     at_ms: int
 
 
-MIN_SILENCE_STEP_MS = 10_000
+MIN_SILENCE_STEP_MS = 10_000  # the least time between two records of silent vehicles
 Effect = Release | Decide | Wake
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
 
 def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy) -> list[Effect]:
-    """The effects at `now_ms` (Unix ms). `here`: the vehicles that are connected; others among them are ignored."""
+    """Return the effects that are due at `now_ms` (Unix ms).
+
+    `here` are the VINs of connected vehicles; those that are not targets are ignored.
+    """
     plan = campaign.decided.plan
     if plan is None:
         return []
-    command = _decision(campaign, plan, now_ms, policy)
-    if command is not None:
-        return [Decide(command)]
-    wakes, releases = _deadlines(campaign, plan), list[Release]()
+    decision = _decision(campaign, plan, now_ms, policy)
+    if decision is not None:
+        return [Decide(decision)]
+    wakes = _deadlines(campaign, plan)
+    releases: list[Release] = []
     if campaign.decided.stage in RELEASING:
-        ready = _ready(campaign, plan, now_ms, None if plan.away == "queue" else here, policy)
-        allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
+        present = None if plan.away == "queue" else here
+        ready = _ready(campaign, plan, now_ms, present, policy)
+        allowed = _allowed(campaign, plan, now_ms)
         releases = _releases(campaign, ready, allowed, policy)
         wakes += ready.wakes
         if len(ready.numbers) > allowed:
             wakes.append(next_allowance_ms(campaign.recent, now_ms))
-    later = [at_ms for at_ms in wakes if at_ms > now_ms]
-    return [*releases, Wake(min(later))] if later else list(releases)
+    future_wakes = [at_ms for at_ms in wakes if at_ms > now_ms]
+    return [*releases, Wake(min(future_wakes))] if future_wakes else list(releases)
 
 
 def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[str], int]:
-    """The targets that may be released at `now_ms` if they are connected, first come first, and how many the rate allows."""
+    """Return the VINs of the targets that may be released at `now_ms` if they are connected, and how many the rate allows.
+
+    The VINs are in the order of release. If the rate allows no release, the list is empty.
+    """
     plan = campaign.decided.plan
     if plan is None or campaign.decided.stage not in RELEASING:
         return [], 0
-    allowed = allowance(campaign.recent, plan.per_minute(campaign.total(*gates.SUCCESSES)), now_ms)
+    allowed = _allowed(campaign, plan, now_ms)
+    if not allowed:
+        return [], 0
     vins = campaign.roster.vins
-    return [vins[number] for number in _ready(campaign, plan, now_ms, None, policy).numbers.tolist()] if allowed else [], allowed
+    ready = _ready(campaign, plan, now_ms, None, policy)
+    return [vins[number] for number in ready.numbers.tolist()], allowed
+
+
+def _allowed(campaign: Campaign, plan: Plan, now_ms: int) -> int:
+    """Return how many targets the rate allows to release at `now_ms`."""
+    per_minute = plan.per_minute(campaign.total(*gates.SUCCESSES))
+    return allowance(campaign.recent, per_minute, now_ms)
 
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
-    """The one decision that is due now; None if there is none."""
+    """Return the order that the campaigner has to publish now, or None if none is due."""
     decided = campaign.decided
     author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
     if decided.stage is Stage.PROPOSED:
-        starts = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
-        return r.Start(**author) if starts else None
+        may_start = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
+        return r.Start(**author) if may_start else None
     if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
         return r.Complete(**author, because="ends", counts=totals(campaign))
     silence_due_ms = _silence_due_ms(campaign, plan)
@@ -101,15 +118,22 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
         return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
     if decided.stage not in RELEASING:
         return None
-    stop = gates.tripped(campaign, now_ms)
-    if stop is not None:
-        return _REACTIONS[stop.rule.then](**author, rule=stop.rule.name, counts=stop.counts)
+    tripped = gates.tripped(campaign, now_ms)
+    if tripped is not None:
+        return _REACTIONS[tripped.rule.then](**author, rule=tripped.rule.name, counts=tripped.counts)
     if not campaign.total(*UNSETTLED):
         return r.Complete(**author, because="settled", counts=totals(campaign))
-    return _gate_decision(campaign, plan.waves[decided.wave], now_ms, author) if decided.wave + 1 < len(plan.waves) else None
+    if decided.wave + 1 == len(plan.waves):  # the last wave is open, so there is no gate to pass
+        return None
+    return _gate_decision(campaign, plan.waves[decided.wave], now_ms, author)
 
 
 def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str, Any]) -> r.Command | None:
+    """Return the order about the gate of the open wave, or None if none is due.
+
+    A gate whose conditions are met is held until its soak is over and enough people have approved; then it passes. A hold ends
+    when the conditions break. A gate whose conditions are not met within its patience is held, too.
+    """
     decided, gate = campaign.decided, wave.gate
     counts = gates.counts_of(campaign, decided.wave)
     fields: dict[str, Any] = {**author, "wave": decided.wave, "counts": counts}
@@ -119,33 +143,37 @@ def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str
             return r.Unhold(**fields)
         is_late = gate.patience is not None and now_ms >= decided.opened_ms + duration_ms(gate.patience)
         return r.Hold(**fields, because="patience") if is_late and not decided.held_because else None
-    soak_ms = duration_ms(gate.soak)
-    since_ms = decided.held_ms if is_soaking else now_ms
-    if now_ms >= since_ms + soak_ms and len(decided.passed_by) >= gate.approve:
+    met_since_ms = decided.held_ms if is_soaking else now_ms
+    is_soaked = now_ms >= met_since_ms + duration_ms(gate.soak)
+    if is_soaked and len(decided.passed_by) >= gate.approve:
         return r.Pass(**fields)
     return None if is_soaking else r.Hold(**fields, because="gate")
 
 
 def _silence_due_ms(campaign: Campaign, plan: Plan) -> int | None:
-    """When the vehicle whose answer is awaited longest is silent: at steps of time, so that one record is about many."""
+    """Return when the vehicle whose answer is awaited longest counts as silent (Unix ms), or None if no answer is awaited.
+
+    The instant is rounded up to a multiple of a time step, so that one record covers many silent vehicles.
+    """
     if plan.success.by != "answer" or campaign.decided.unpaused_stage not in RELEASING:
         return None
     since_ms = campaign.ledger.unanswered_since_ms(campaign.decided.terms)
     if since_ms is None:
         return None
     step_ms = max(MIN_SILENCE_STEP_MS, plan.success.within_ms // 60)
-    return -(-(since_ms + plan.success.within_ms) // step_ms) * step_ms
+    due_ms = since_ms + plan.success.within_ms
+    return -(-due_ms // step_ms) * step_ms  # -(-a // b) divides and rounds up
 
 
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
-    """The instants at which a decision may be due."""
+    """Return the instants (Unix ms) at which a decision may be due by time alone. They may be in the past."""
     decided = campaign.decided
     silence_due_ms = _silence_due_ms(campaign, plan)
     silence = [] if silence_due_ms is None else [silence_due_ms]
     match decided.stage:
         case Stage.PROPOSED:
             return [plan.starts_ms] if decided.is_approved else []
-        case Stage.PAUSED:  # a paused proposal has no deadline: only people can resume it
+        case Stage.PAUSED:  # a paused proposal has no deadline, because only people can resume it
             return [] if decided.is_proposal else [plan.ends_ms, *silence]
         case Stage.RUNNING | Stage.HELD:
             gate = plan.waves[decided.wave].gate
@@ -156,61 +184,73 @@ def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
 
 
 class _Ready(NamedTuple):
-    """The targets that may be released now, and the instants at which there may be others."""
+    """The targets that may be released now, and when more targets may become ready."""
 
-    numbers: Numbers  # in the order of releases: who has waited longest, then by wave and draw
-    until_ms: Numbers  # the end of the window of each; -1 without one
-    wakes: list[int]
+    numbers: Numbers  # target numbers in the order of release: those that have waited longest first, then by wave and draw
+    until_ms: Numbers  # for each of these targets, when its window ends (Unix ms); -1 if the plan has no window
+    wakes: list[int]  # the instants (Unix ms) at which more targets may become ready
 
 
-def _ready(campaign: Campaign, plan: Plan, now_ms: int, asked: Collection[str] | None, policy: Policy) -> _Ready:
-    """Those of `asked` that may be released; None asks for all."""
+def _ready(campaign: Campaign, plan: Plan, now_ms: int, present: Collection[str] | None, policy: Policy) -> _Ready:
+    """Return which of the vehicles `present` may be released at `now_ms`; with None, which of all targets may be released."""
     roster, ledger = campaign.roster, campaign.ledger
-    numbers = np.arange(len(roster)) if asked is None else roster.numbers(asked)
+    numbers = np.arange(len(roster)) if present is None else roster.numbers(present)
     numbers = numbers[(ledger.status[numbers] == WAITING) & (roster.waves[numbers] <= campaign.decided.wave)]
+    wakes: list[int] = []
     is_early = ledger.not_before_ms[numbers] > now_ms
-    wakes = [int(ledger.not_before_ms[numbers[is_early]].min())] if is_early.any() else []
+    if is_early.any():
+        wakes.append(int(ledger.not_before_ms[numbers[is_early]].min()))
     numbers = numbers[~is_early]
     until_ms = np.full(len(numbers), -1, np.int64)
     if plan.window is not None:
-        ends, more = _ends_of_windows(campaign, plan.window, now_ms, numbers, policy)
-        until_ms, wakes = ends[roster.zones[numbers]], wakes + more
-        numbers, until_ms = numbers[until_ms > 0], until_ms[until_ms > 0]
+        zone_ends, window_changes = _window_ends(campaign, plan.window, now_ms, numbers, policy)
+        wakes += window_changes
+        until_ms = zone_ends[roster.zones[numbers]]
+        is_open = until_ms > 0
+        numbers, until_ms = numbers[is_open], until_ms[is_open]
     order = np.argsort(ledger.since[numbers], kind="stable")
     return _Ready(numbers[order], until_ms[order], wakes)
 
 
-def _ends_of_windows(
-    campaign: Campaign, window: Window, now_ms: int, numbers: Numbers, policy: Policy
-) -> tuple[Numbers, list[int]]:
-    """For each zone of the roster, when the window ends in which a release still has time, or 0; and when that may change."""
+def _window_ends(campaign: Campaign, window: Window, now_ms: int, numbers: Numbers, policy: Policy) -> tuple[Numbers, list[int]]:
+    """Return by zone code when the window ends (Unix ms), and the instants at which a window opens or ends next.
+
+    The end is 0 if the window is closed or ends before a release could be acknowledged, and for zones without any of the targets
+    `numbers`.
+    """
     roster = campaign.roster
-    ends, spans = np.zeros(len(roster.zone_names), np.int64), dict[str, Span]()
+    zone_ends = np.zeros(len(roster.zone_names), np.int64)
+    spans: dict[str, Span] = {}
     for code in np.unique(roster.zones[numbers]).tolist():
         zone = window.zone_of(roster.zone_names[code])
         if zone not in spans:
             spans[zone] = span_at(window, zone, now_ms)
         span = spans[zone]
         if span.is_open and span.until_ms - now_ms >= policy.ack_deadline_ms:
-            ends[code] = span.until_ms
-    return ends, [span.until_ms for span in spans.values()]
+            zone_ends[code] = span.until_ms
+    return zone_ends, [span.until_ms for span in spans.values()]
 
 
 def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -> list[Release]:
-    """As many of the targets as are allowed, divided by wave, by the end of their window, and by size."""
+    """Return releases of the first `allowed` ready targets.
+
+    A release contains targets of one wave whose windows end together, and at most `policy.max_vins` of them.
+    """
+    numbers = ready.numbers[:allowed]
+    waves = campaign.roster.waves[numbers].tolist()
+    window_ends = ready.until_ms[:allowed].tolist()
     groups: dict[tuple[int, int], list[str]] = {}
-    numbers, vins = ready.numbers[:allowed], campaign.roster.vins
-    waves, ends = campaign.roster.waves[numbers].tolist(), ready.until_ms[:allowed].tolist()
-    for number, wave, until_ms in zip(numbers.tolist(), waves, ends, strict=True):
-        groups.setdefault((wave, until_ms), []).append(vins[number])
-    parts = [
-        (wave, None if until_ms < 0 else until_ms, tuple(group[first : first + policy.max_vins]))
-        for (wave, until_ms), group in groups.items()
-        for first in range(0, len(group), policy.max_vins)
-    ]
-    return [Release(wave, campaign.steps + place, until_ms, part) for place, (wave, until_ms, part) in enumerate(parts, 1)]
+    for number, wave, until_ms in zip(numbers.tolist(), waves, window_ends, strict=True):
+        groups.setdefault((wave, until_ms), []).append(campaign.roster.vins[number])
+    releases: list[Release] = []
+    for (wave, until_ms), vins in groups.items():
+        for start in range(0, len(vins), policy.max_vins):
+            step_number = campaign.steps + len(releases) + 1
+            part = tuple(vins[start : start + policy.max_vins])
+            releases.append(Release(wave, step_number, None if until_ms < 0 else until_ms, part))
+    return releases
 
 
 def totals(campaign: Campaign) -> r.Counts:
-    """The number of targets by status, without zeros."""
+    """Return the number of targets by status, without statuses that no target has."""
     return {status.value: number for status in Status if (number := campaign.total(status))}

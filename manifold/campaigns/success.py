@@ -1,4 +1,4 @@
-"""What makes a target a success, and which targets are tried again."""
+"""The parts of a plan that define when a target is a success, and when it is retried."""
 
 from typing import Literal
 
@@ -12,11 +12,11 @@ Proof = Literal["ack", "answer"]
 
 
 class Retry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A target that ends so is released again, a number of times."""
+    """When a target is released again after an attempt that was no success."""
 
-    times: int
-    after: str
-    on: tuple[Retried, ...] = ("failed",)
+    times: int  # the number of retries
+    after: str  # how long to wait before each retry
+    on: tuple[Retried, ...] = ("failed",)  # the endings after which to retry
 
     def __post_init__(self) -> None:
         if not 1 <= self.times <= 20:
@@ -26,15 +26,15 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True):
         checked("after", quantities.duration_ms, self.after)
 
     def tries_again(self, ending: str) -> bool:
-        """Whether a target that has ended so is released again."""
+        """Whether a target is retried after an attempt with this ending, as long as it has retries left."""
         return ending in self.on
 
 
 class Success(Struct, frozen=True, forbid_unknown_fields=True):
-    """What makes a target a success: its acknowledgement, or the answer `done` of the vehicle, within a time after that."""
+    """Whether a target is a success by its acknowledgement, or only by the vehicle's answer `done` within a time after that."""
 
     by: Proof = "ack"
-    within: str | None = None
+    within: str | None = None  # how long to wait for the answer after the acknowledgement
 
     def __post_init__(self) -> None:
         if (self.by == "answer") != (self.within is not None):
@@ -46,5 +46,5 @@ class Success(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def within_ms(self) -> int:
-        """How long an answer is awaited after the acknowledgement (ms)."""
+        """How long to wait for an answer after the acknowledgement (ms); 0 if no answer is required."""
         return 0 if self.within is None else quantities.duration_ms(self.within)

@@ -1,4 +1,4 @@
-"""Views of a campaign's state for people: a summary, its targets, its orders. Values are those of JSON."""
+"""Views of a campaign's state for people, as JSON values: a summary, its targets, its orders, its forecast."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from manifold.campaigns.decided import Amendment
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.forecast import Forecast, Quantiles
 from manifold.campaigns.gates import SUCCESSES, counts_of
@@ -22,13 +23,14 @@ from manifold.contracts.seq import datetime_of
 
 
 def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
-    """The state of a campaign as JSON values: stage and reason, counts by wave and by status, and the current rate."""
+    """Return the state of a campaign: stage and reason, counts by wave and by status, and the current rate."""
     decided = campaign.decided
     plan = decided.plan
     waves = wave_counts(campaign)
     states = Counter[str]()
     for wave in waves:
         states.update(wave["states"])
+    per_minute = None if plan is None or plan.rate is None else plan.per_minute(campaign.total(*SUCCESSES))
     return {
         "campaign": name,
         "state": str(decided.stage),
@@ -43,20 +45,13 @@ def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
         "targets": len(campaign.roster) or len(decided.targets),  # a proposal has no roster yet
         "states": dict(sorted(states.items())),
         "wave": decided.wave,
-        "waves": [wave | _gate(campaign, place) for place, wave in enumerate(waves)],
+        "waves": [wave | _gate_counts(campaign, index) for index, wave in enumerate(waves)],
         "rate": {
-            # A rate may rise with the successes so far.
-            "per_minute": None if plan is None or plan.rate is None else plan.per_minute(campaign.total(*SUCCESSES)),
+            "per_minute": per_minute,
             "last_60_s": sum(number for at_ms, _, number in campaign.recent if at_ms > now_ms - MINUTE_MS),
         },
         "tripped": sorted(decided.tripped),
-        "amendment": None
-        if decided.amendment is None
-        else {
-            "by": decided.amendment.by,
-            "widens": list(decided.amendment.widened),
-            "approved_by": sorted(decided.amendment.approved_by),
-        },
+        "amendment": None if decided.amendment is None else _amendment(decided.amendment),
         "newest_seq": campaign.newest,
     }
 
@@ -64,107 +59,119 @@ def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
 def targets(
     campaign: Campaign, *, state: Status | None = None, wave: int | None = None, after: str = "", limit: int = 100
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of the targets, in the order of waves and draw, and the VIN after which the next one begins.
+    """Return a page of the targets in the order of waves and draw, and the VIN after which the next page begins (None: no more).
 
     Raises:
         LookupError: `after` is not a target.
     """
     roster = roster_of(campaign)
     status = campaign.ledger.status if len(campaign.roster) else np.full(len(roster), WAITING, np.int8)
-    if campaign.settled_by_the_end(Status.WAITING) is not Status.WAITING:
-        status = np.where(status == WAITING, CODES[campaign.settled_by_the_end(Status.WAITING)], status)
-    chosen = np.ones(len(roster), bool)
+    waiting_status = campaign.settled_by_the_end(Status.WAITING)
+    if waiting_status is not Status.WAITING:
+        status = np.where(status == WAITING, CODES[waiting_status], status)
+    is_chosen = np.ones(len(roster), bool)
     if state is not None:
-        chosen &= status == CODES[state]
+        is_chosen &= status == CODES[state]
     if wave is not None:
-        chosen &= roster.waves == wave
+        is_chosen &= roster.waves == wave
     if after:
-        chosen[: roster.number_of[after] + 1] = False
-    numbers = chosen.nonzero()[0][: limit + 1].tolist()
-    page = [_target(campaign, roster, number, str(STATUSES[int(status[number])])) for number in numbers[:limit]]
+        is_chosen[: roster.number_of[after] + 1] = False
+    # One target more than fits shows whether there is another page.
+    numbers = is_chosen.nonzero()[0][: limit + 1].tolist()
+    page = [_target(campaign, roster, number, STATUSES[int(status[number])]) for number in numbers[:limit]]
     return page, page[-1]["vin"] if len(numbers) > limit else None
 
 
 def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[list[dict[str, Any]], int | None]:
-    """A page of the recorded orders, oldest first, and the seq after which the next one begins."""
+    """Return a page of the recorded orders, oldest first, and the seq after which the next page begins (None: no more)."""
     ignored = dict(campaign.decided.ignored)
     seqs = sorted(seq for seq in campaign.orders if seq > after)
-    page = [_event(seq, campaign.orders[seq], ignored) for seq in seqs[:limit]]
-    return page, seqs[limit - 1] if len(seqs) > limit else None
+    page_seqs = seqs[:limit]
+    page = [_event(seq, campaign.orders[seq], ignored) for seq in page_seqs]
+    return page, page_seqs[-1] if len(seqs) > limit else None
 
 
 def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, Any]]:
-    """The campaigns that a vehicle is a target of, oldest proposal first."""
+    """Return the campaigns of which a vehicle is a target, oldest proposal first, each with the state of the target."""
     return list(_of_vehicle(campaigns, vin))
 
 
 def in_order(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign]]:
-    """The campaigns that have a plan, oldest proposal first."""
-    return iter(sorted(((n, c) for n, c in campaigns.items() if c.decided.plan), key=lambda each: (min(each[1].orders), each[0])))
+    """Yield the campaigns that have a plan, oldest proposal first."""
+    proposed = [(name, campaign) for name, campaign in campaigns.items() if campaign.decided.plan is not None]
+    yield from sorted(proposed, key=lambda item: (min(item[1].orders), item[0]))
 
 
 def with_targets(campaign: Campaign) -> Campaign:
-    """The campaign with its targets by wave, also if it is a proposal."""
+    """Return the campaign with its roster. The roster of a proposal is drawn as if it were approved now."""
     if len(campaign.roster):
         return campaign
     ledger = Ledger(roster_of(campaign))
     return replace(campaign, ledger=ledger, tallies=tuple(ledger.tallies()))
 
 
-def forecast_view(found: Forecast) -> dict[str, Any]:
-    """A forecast with instants."""
-    delivered = {str(percent): _quantiles(times) for percent, times in found.delivered.items()}
-    return {"delivered": delivered, "end": _quantiles(found.end), "never": found.never, "draws": found.draws}
+def forecast_view(forecast: Forecast) -> dict[str, Any]:
+    """Return a forecast with its instants as datetimes."""
+    delivered = {str(percent): _quantiles(times) for percent, times in forecast.delivered.items()}
+    return {"delivered": delivered, "end": _quantiles(forecast.end), "never": forecast.never, "draws": forecast.draws}
 
 
 def roster_of(campaign: Campaign) -> Roster:
-    """Return the campaign's roster; of a proposal, the one that would be drawn now, which is empty if its waves do not fit."""
+    """Return the campaign's roster. The roster of a proposal is drawn as if it were approved now.
+
+    It is empty if the waves do not fit the list of targets.
+    """
     plan = campaign.decided.plan
     if len(campaign.roster) or plan is None:
         return campaign.roster
-    waves = assign(plan, campaign.decided.targets)
-    return Roster() if isinstance(waves, Refused) else Roster(waves)
+    members = assign(plan, campaign.decided.targets)
+    return Roster() if isinstance(members, Refused) else Roster(members)
 
 
 def _event(seq: int, order: Command, ignored: Mapping[int, str]) -> dict[str, Any]:
-    view = order_summary(seq, order, ignored)
-    known = {name: view.pop(name, None) for name in ("seq", "do", "by", "why", "without_effect")}
-    del view["at_ms"]
-    return known | {"at": datetime_of(seq), "details": view}
+    """Return a recorded order: the fields that all orders have, and the other fields as `details`."""
+    details = order_summary(seq, order, ignored)
+    del details["at_ms"]
+    common = {field: details.pop(field, None) for field in ("seq", "do", "by", "why", "without_effect")}
+    return common | {"at": datetime_of(seq), "details": details}
 
 
 def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[str, Any]]:
     for name, campaign in in_order(campaigns):
-        roster, state = campaign.roster, Status.WAITING
+        roster, status = campaign.roster, Status.WAITING
         if vin in roster:
-            state = campaign.status_of(vin)
+            status = campaign.status_of(vin)
         elif campaign.decided.is_proposal and _may_be_listed(campaign, vin):
             roster = roster_of(campaign)
         if vin in roster:
-            view = _target(campaign, roster, roster.number_of[vin], str(state))
-            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | view
+            target = _target(campaign, roster, roster.number_of[vin], status)
+            yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | target
 
 
 def _may_be_listed(campaign: Campaign, vin: str) -> bool:
-    """Whether a proposal names this vehicle; a draw, which gives its wave, costs far more."""
+    """Whether a proposal names this vehicle. This is far cheaper than a draw, which is needed for the vehicle's wave."""
     plan = campaign.decided.plan
-    named = (wave.vins for wave in plan.waves) if plan is not None else ()
-    return any(target.vin == vin for target in campaign.decided.targets) or any(vin in vins for vins in named)
+    if any(target.vin == vin for target in campaign.decided.targets):
+        return True
+    return plan is not None and any(vin in wave.vins for wave in plan.waves)
 
 
-def _target(campaign: Campaign, roster: Roster, number: int, state: str) -> dict[str, Any]:
+def _target(campaign: Campaign, roster: Roster, number: int, status: Status) -> dict[str, Any]:
+    """Return the target that has this number in the roster. The roster may be that of a proposal, which has no ledger yet."""
     vin, wave = roster.vins[number], int(roster.waves[number])
-    plan, since, not_before_ms = campaign.decided.plan, 0, 0
-    if len(campaign.roster):
-        since, not_before_ms = int(campaign.ledger.since[number]), int(campaign.ledger.not_before_ms[number])
+    plan = campaign.decided.plan
     assert plan is not None
+    since_seq = not_before_ms = 0
+    if len(campaign.roster):
+        since_seq = int(campaign.ledger.since[number])
+        not_before_ms = int(campaign.ledger.not_before_ms[number])
     return {
         "vin": vin,
         "wave": wave,
         "wave_name": plan.waves[wave].name,
         "zone": roster.zone_of(vin),
-        "state": state,
-        "since": datetime_of(since) if since else None,
+        "state": str(status),
+        "since": datetime_of(since_seq) if since_seq else None,
         "not_before": _datetime_of(not_before_ms or None),
     }
 
@@ -177,7 +184,11 @@ def _datetime_of(at_ms: int | None) -> datetime | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _gate(campaign: Campaign, wave: int) -> dict[str, Any]:
-    """The counts that the gate of a wave compares; the plan has their limits."""
+def _gate_counts(campaign: Campaign, wave: int) -> dict[str, Any]:
+    """Return the counts that the gate of a wave compares with the shares in the plan."""
     counts = counts_of(campaign, wave)
     return {name: counts[name] for name in ("released", "known", "success")}
+
+
+def _amendment(amendment: Amendment) -> dict[str, Any]:
+    return {"by": amendment.by, "widens": list(amendment.widened), "approved_by": sorted(amendment.approved_by)}

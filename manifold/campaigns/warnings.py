@@ -3,35 +3,38 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
 
 from manifold.campaigns.fold import Campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.windows import VEHICLE, Window, is_skipped, is_zone
 
-MAX_DAYS = 400  # that are looked at for a window that does not open
+MAX_DAYS = 400  # how many days of a plan are checked for a window that does not open
 
 
 def warnings_of(campaign: Campaign, now_ms: int) -> list[str]:
-    """The warnings about a campaign that starts at `now_ms`, in one sentence each."""
+    """Return the warnings about a campaign that starts at `now_ms` (Unix ms), one sentence each."""
     plan = campaign.decided.plan
     assert plan is not None
     return [*_rule_warnings(campaign, plan), *_target_warnings(campaign, plan), *_skipped_day_warnings(campaign, plan, now_ms)]
 
 
 def _rule_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
+    """Warn about rules that limit a share of each wave, but need more known targets than a wave has."""
     for rule in plan.rules:
+        is_share_of_wave = isinstance(rule.over, str) and rule.where == "wave"
         for wave, tally in zip(plan.waves, campaign.tallies, strict=True):
-            if isinstance(rule.over, str) and rule.where == "wave" and sum(tally.values()) < rule.at_least:
-                number = sum(tally.values())
+            wave_size = sum(tally.values())
+            if is_share_of_wave and wave_size < rule.at_least:
                 yield (
-                    f"rule {rule.name} cannot trip in wave {wave.name} of {number}, below its at_least {rule.at_least}; "
+                    f"rule {rule.name} cannot trip in wave {wave.name} of {wave_size}, below its at_least {rule.at_least}; "
                     "add a rule with an absolute number"
                 )
 
 
 def _target_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
-    left_over = len({target.vin for target in campaign.decided.targets} - campaign.roster.number_of.keys())
+    """Warn about targets that belong to no wave, and about targets whose own zone is unknown."""
+    listed_vins = {target.vin for target in campaign.decided.targets}
+    left_over = len(listed_vins - campaign.roster.number_of.keys())
     if left_over:
         yield f'{left_over} targets are in no wave and will not be released; add a wave of the size "rest"'
     zoneless = sum(number for _, zone, number in campaign.roster.groups() if not is_zone(zone or ""))
@@ -40,18 +43,21 @@ def _target_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
 
 
 def _skipped_day_warnings(campaign: Campaign, plan: Plan, now_ms: int) -> Iterator[str]:
+    """Warn about days on which the window does not open in a zone because the clock skips it."""
     if plan.window is None:
         return
-    zones = Counter[str]()
+    targets_of_zone = Counter[str]()
     for _, zone, number in campaign.roster.groups():
-        zones[plan.window.zone_of(zone)] += number
-    first = datetime.fromtimestamp(max(now_ms, plan.starts_ms) / 1000, UTC).date()
-    last = datetime.fromtimestamp(plan.ends_ms / 1000, UTC).date()
-    for name, targets in sorted(zones.items()):
-        for day in _closed_days(plan.window, name, first, last):
-            yield f"the window does not open on {day} in {name}, where the clock skips it: {targets} targets wait for the next"
+        targets_of_zone[plan.window.zone_of(zone)] += number
+    first_day = datetime.fromtimestamp(max(now_ms, plan.starts_ms) / 1000, UTC).date()
+    last_day = datetime.fromtimestamp(plan.ends_ms / 1000, UTC).date()
+    for zone, targets in sorted(targets_of_zone.items()):
+        for day in _skipped_days(plan.window, zone, first_day, last_day):
+            yield f"the window does not open on {day} in {zone}, where the clock skips it: {targets} targets wait for the next"
 
 
-def _closed_days(window: Window, zone: str, first: date, last: date) -> Iterator[date]:
-    days = (first + timedelta(days=number) for number in range((last - first).days + 1))
-    return (day for day in islice(days, MAX_DAYS) if is_skipped(window, zone, day))
+def _skipped_days(window: Window, zone: str, first_day: date, last_day: date) -> Iterator[date]:
+    """Yield the skipped days from `first_day` to `last_day`, both inclusive, of which at most `MAX_DAYS` are checked."""
+    day_count = min(MAX_DAYS, (last_day - first_day).days + 1)
+    days = (first_day + timedelta(days=offset) for offset in range(day_count))
+    return (day for day in days if is_skipped(window, zone, day))

@@ -1,7 +1,7 @@
-"""Daily windows in local wall time, as instants: when a zone's window is open, and until when.
+"""Daily windows in local time: computes when the window of a zone is open, and until when.
 
-Membership is judged on the wall clock alone. So on the day that the clock goes forward a window inside the missing hour does not
-open, and on the day that it goes back both passes through the repeated hour belong to it.
+Whether a window is open depends on the wall clock alone. So on the day when the clock goes forward, a window within the skipped
+hour does not open. On the day when the clock goes back, a window within the repeated hour opens twice.
 """
 
 import re
@@ -13,10 +13,11 @@ from zoneinfo import ZoneInfo, available_timezones
 from msgspec import Struct
 
 VEHICLE = "vehicle"
-UNSENT_MS = 1000  # at the end of a window, in which nothing is sent: the message would have to expire in whole seconds
-_WALL_TIME = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")  # one spelling for each minute
+# Nothing is sent in the last second of a window, because MQTT counts the expiry of a message in whole seconds.
+UNSENT_MS = 1000
+_WALL_TIME = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")  # accepts exactly one spelling for each minute
 _DAY_MS = 86_400_000
-_HORIZON_DAYS = 15  # a window of one weekday that the clock skips once opens within two weeks
+_HORIZON_DAYS = 15  # a window opens within this time, even if it has a single weekday and the clock skips it once
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -24,60 +25,64 @@ DAYS: tuple[Day, ...] = get_args(Day)
 
 
 class Window(Struct, frozen=True, forbid_unknown_fields=True, rename={"opens": "from", "closes": "to", "otherwise": "else"}):
-    """The hours in which a vehicle may be sent to. It may cross midnight; `days` name the day on which it begins."""
+    """The hours of the day in which messages may be sent to a vehicle. A window may cross midnight."""
 
     opens: str
     closes: str
-    days: tuple[Day, ...] = DAYS
-    zone: str = VEHICLE  # the target's own zone, or one for all
-    otherwise: str = "UTC"  # for a target without a zone
+    days: tuple[Day, ...] = DAYS  # the weekdays on which the window begins
+    zone: str = VEHICLE  # "vehicle" for each target's own zone, or the name of one zone for all targets
+    otherwise: str = "UTC"  # the zone for targets whose own zone is unknown
 
     def __post_init__(self) -> None:
-        for name, text in (("from", self.opens), ("to", self.closes)):
-            if _wall_time(text) is None:
-                raise ValueError(f"{name}: must be a time of day from 00:00 to 23:59")
+        for field, text in (("from", self.opens), ("to", self.closes)):
+            if not _WALL_TIME.fullmatch(text):
+                raise ValueError(f"{field}: must be a time of day from 00:00 to 23:59")
         if self.opens == self.closes:
             raise ValueError("to: must differ from the beginning; leave the window out to send at any time")
         if not self.days:
             raise ValueError("days: must name at least one day; leave it out for every day")
-        for name, zone in (("zone", self.zone), ("else", self.otherwise)):
-            if zone != VEHICLE or name == "else":
-                _check_zone(name, zone)
+        if self.zone != VEHICLE:
+            _check_zone("zone", self.zone)
+        _check_zone("else", self.otherwise)
 
     def zone_of(self, target_zone: str | None) -> str:
-        """The zone whose clock counts for a target: its own, where it has one that is known here."""
+        """Return the zone whose clock counts for a target that is listed with `target_zone`."""
         if self.zone != VEHICLE:
             return self.zone
         return target_zone if target_zone and is_zone(target_zone) else self.otherwise
 
     @property
     def opens_ms(self) -> int:
-        """When it opens, in milliseconds after midnight."""
+        """When the window opens, in milliseconds after midnight."""
         return _minutes(self.opens) * 60_000
 
     @property
     def length_ms(self) -> int:
-        """How long it is open on a day without a change of time."""
-        opens, closes = _minutes(self.opens), _minutes(self.closes)
-        return (closes - opens) % (24 * 60) * 60_000
+        """How long the window is open, in milliseconds, on a day without a change of time."""
+        length_minutes = (_minutes(self.closes) - _minutes(self.opens)) % (24 * 60)  # modulo a day: it may cross midnight
+        return length_minutes * 60_000
 
 
 class Span(Struct, frozen=True):
-    """Whether a window is open at an instant, and until when that does not change."""
+    """Whether a window is open at an instant, and when that changes next (Unix ms)."""
 
     is_open: bool
     until_ms: int
 
 
 def span_at(window: Window, zone: str, now_ms: int) -> Span:
-    """Whether the window is open in `zone` at `now_ms` (Unix milliseconds), and until when that does not change."""
+    """Return whether the window is open in `zone` at `now_ms` (Unix ms), and when that changes next.
+
+    If it does not change within the horizon, the end of the horizon is returned instead, at which the caller calls again.
+    """
     is_open = _is_open(window, zone, now_ms)
     first_day = now_ms // _DAY_MS
-    for day in range(first_day, first_day + _HORIZON_DAYS):
-        for at in _candidates(window, zone, day):
-            if at > now_ms and _is_open(window, zone, at) != is_open:
-                return Span(is_open, at)
-    return Span(is_open, (first_day + _HORIZON_DAYS) * _DAY_MS)  # the window is examined again then
+    horizon_day = first_day + _HORIZON_DAYS
+    for day in range(first_day, horizon_day):
+        for at_ms in _possible_changes(window, zone, day):
+            if at_ms > now_ms and _is_open(window, zone, at_ms) != is_open:
+                return Span(is_open, at_ms)
+    return Span(is_open, horizon_day * _DAY_MS)
 
 
 def is_sent(at_ms: int, until_ms: int | None) -> bool:
@@ -86,60 +91,76 @@ def is_sent(at_ms: int, until_ms: int | None) -> bool:
 
 
 def is_skipped(window: Window, zone: str, day: date) -> bool:
-    """Whether a change of time leaves no window on a local day that has one by its `days`."""
-    first = (day - date(1970, 1, 1)).days
-    openings = (at for utc_day in (first - 1, first, first + 1) for at in _candidates(window, zone, utc_day))
-    return DAYS[day.weekday()] in window.days and not any(
-        _is_open(window, zone, at) and _begins_on(window, _local(zone, at), day) for at in openings
-    )
+    """Whether the window does not open on a local day, although its weekday is one of `days`, because the clock skips it."""
+    if DAYS[day.weekday()] not in window.days:
+        return False
+    unix_day = (day - date(1970, 1, 1)).days
+    for utc_day in (unix_day - 1, unix_day, unix_day + 1):  # a local day overlaps up to three UTC days
+        for at_ms in _possible_changes(window, zone, utc_day):
+            if _is_open(window, zone, at_ms) and _begins_on(window, _local(zone, at_ms), day):
+                return False
+    return True
 
 
 @cache
 def _zones() -> frozenset[str]:
-    return frozenset(available_timezones() - {"localtime"})  # that is another zone on another machine
+    """Return the names of the IANA zones that this machine knows, without "localtime", which differs between machines."""
+    return frozenset(available_timezones() - {"localtime"})
 
 
 def is_zone(name: str) -> bool:
-    """Whether this is the name of a zone that this machine knows. A list may name as many others as it has targets."""
+    """Whether this is the name of a zone that this machine knows."""
     return name in _zones()
 
 
 def _is_open(window: Window, zone: str, now_ms: int) -> bool:
     local = _local(zone, now_ms)
-    opens, closes, clock = _minutes(window.opens), _minutes(window.closes), local.hour * 60 + local.minute
+    clock = local.hour * 60 + local.minute
+    opens, closes = _minutes(window.opens), _minutes(window.closes)
+    today, yesterday = DAYS[local.weekday()], DAYS[local.weekday() - 1]
     if opens < closes:
-        return opens <= clock < closes and DAYS[local.weekday()] in window.days
+        return opens <= clock < closes and today in window.days
+    # The window crosses midnight: before midnight it began today, after midnight it began yesterday.
     if clock >= opens:
-        return DAYS[local.weekday()] in window.days
-    return clock < closes and DAYS[local.weekday() - 1] in window.days
+        return today in window.days
+    return clock < closes and yesterday in window.days
 
 
 def _begins_on(window: Window, local: datetime, day: date) -> bool:
+    """Whether `local`, a time at which the window is open, belongs to the window that begins on `day`, before midnight."""
     return local.date() == day and local.hour * 60 + local.minute >= _minutes(window.opens)
 
 
 @lru_cache(maxsize=4096)
-def _candidates(window: Window, zone: str, day: int) -> tuple[int, ...]:
-    """The instants of a UTC day at which the window may open or close: its hours on the wall clock, and changes of the clock."""
-    start, end = day * _DAY_MS, (day + 1) * _DAY_MS
-    found = set(_clock_changes(zone, start, end))
-    today = date(1970, 1, 1) + timedelta(days=day)
-    for local_day in (today + timedelta(days=shift) for shift in (-1, 0, 1)):
+def _possible_changes(window: Window, zone: str, day: int) -> tuple[int, ...]:
+    """Return the instants of a UTC day (Unix ms, ascending) at which the window may open or close.
+
+    These are the window's hours on the wall clock of the zone, and the changes of that clock. `day` counts from 1970-01-01.
+    """
+    start_ms, end_ms = day * _DAY_MS, (day + 1) * _DAY_MS
+    instants = set(_clock_changes(zone, start_ms, end_ms))
+    utc_date = date(1970, 1, 1) + timedelta(days=day)
+    for offset_days in (-1, 0, 1):
+        local_date = utc_date + timedelta(days=offset_days)
         for text in (window.opens, window.closes):
-            for fold in (0, 1):
-                wall = datetime.combine(local_day, _time(text), ZoneInfo(zone)).replace(fold=fold)
-                found.add(int(wall.timestamp() * 1000))
-    return tuple(sorted(at for at in found if start <= at < end))
+            for fold in (0, 1):  # both passes through a repeated hour
+                local = datetime.combine(local_date, time.fromisoformat(text), ZoneInfo(zone)).replace(fold=fold)
+                instants.add(int(local.timestamp() * 1000))
+    return tuple(sorted(at_ms for at_ms in instants if start_ms <= at_ms < end_ms))
 
 
-def _clock_changes(zone: str, start: int, end: int) -> list[int]:
-    """The instants after `start`, up to `end`, at which the offset of `zone` changes, to the second."""
-    if end - start <= 1000:
-        return [] if _offset(zone, start) == _offset(zone, end) else [end]
-    if end - start <= 6 * 3_600_000 and _offset(zone, start) == _offset(zone, end):
+def _clock_changes(zone: str, start_ms: int, end_ms: int) -> list[int]:
+    """Return when the UTC offset of `zone` changes, after `start_ms` and up to `end_ms` inclusive (Unix ms, to the second).
+
+    Spans are halved until they contain no change. A span of at most six hours with equal offsets at both ends contains none.
+    """
+    is_same_offset = _offset(zone, start_ms) == _offset(zone, end_ms)
+    if end_ms - start_ms <= 1000:
+        return [] if is_same_offset else [end_ms]
+    if is_same_offset and end_ms - start_ms <= 6 * 3_600_000:
         return []
-    middle = (start + end) // 2000 * 1000
-    return _clock_changes(zone, start, middle) + _clock_changes(zone, middle, end)
+    middle_ms = (start_ms + end_ms) // 2000 * 1000
+    return _clock_changes(zone, start_ms, middle_ms) + _clock_changes(zone, middle_ms, end_ms)
 
 
 def _offset(zone: str, now_ms: int) -> timedelta | None:
@@ -150,20 +171,13 @@ def _local(zone: str, now_ms: int) -> datetime:
     return (_EPOCH + timedelta(milliseconds=now_ms)).astimezone(ZoneInfo(zone))
 
 
-def _check_zone(name: str, zone: str) -> None:
+def _check_zone(field: str, zone: str) -> None:
     if not is_zone(zone):
-        raise ValueError(f'{name}: must be a zone of the IANA database, such as "Europe/Berlin"')
-
-
-def _wall_time(text: str) -> time | None:
-    return time.fromisoformat(text) if _WALL_TIME.fullmatch(text) else None
-
-
-def _time(text: str) -> time:
-    return time.fromisoformat(text)
+        raise ValueError(f'{field}: must be a zone of the IANA database, such as "Europe/Berlin"')
 
 
 @lru_cache(maxsize=4096)
 def _minutes(text: str) -> int:
-    at = time.fromisoformat(text)
-    return at.hour * 60 + at.minute
+    """Return a time of day such as `06:30` in minutes after midnight."""
+    time_of_day = time.fromisoformat(text)
+    return time_of_day.hour * 60 + time_of_day.minute

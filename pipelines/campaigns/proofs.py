@@ -15,7 +15,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression, GreaterThanOrEq
 
 from manifold.campaigns import views
 from manifold.campaigns.fold import Campaign, fold
-from manifold.campaigns.lake import OfLake, read_campaign
+from manifold.campaigns.lake import LakeRecord, read_campaign
 from manifold.campaigns.proof import encode, report
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import CAMPAIGN_EVENTS
@@ -64,7 +64,7 @@ def _names(catalog: Catalog, now: datetime, days: float) -> list[str]:
     return sorted(set(table.scan(since, ("campaign",)).to_arrow()["campaign"].to_pylist()))
 
 
-def _publish(reports: Files, name: str, known: OfLake, now: datetime) -> list[dict[str, Any]]:
+def _publish(reports: Files, name: str, known: LakeRecord, now: datetime) -> list[dict[str, Any]]:
     """Write the page of one campaign; return what its verification found."""
     proof = report(known.facts, known.sent)
     folder = f"{FOLDER}/{_folder(name)}"

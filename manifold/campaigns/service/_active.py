@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -31,40 +32,46 @@ from manifold.queues import Policy as QueuePolicy
 from manifold.queues import Queues
 from manifold.settings import Settings
 
-CLIENT_ID = "{}-active"  # of every campaigner, behind its user name: a broker keeps the order of one client's messages
-READ_S = 0.5  # pause between two reads of the record
-AWAITED_S = 0.1  # the same while a published message is not on record yet
-PAUSE_FACTOR = 4  # an unchanged state is decided on again after a pause of this many times what the decision took
-REFUSED_S = 30.0  # pause of a campaign whose message was refused
+# The MQTT client id, after the user name. All campaigners use the same one, because a broker keeps the order of the messages of a
+# single client.
+CLIENT_ID = "{}-active"
+READ_INTERVAL_S = 0.5  # pause between two reads of the record
+AWAITING_INTERVAL_S = 0.1  # the same pause while a published message is not on record yet
+PAUSE_FACTOR = 4  # after a decision that took t seconds, an unchanged campaign is decided again after a pause of 4 t
+REFUSED_PAUSE_S = 30.0  # pause of a campaign after one of its messages was refused
 MAX_VINS = 100_000  # in one release
 MAX_CLOCK_SKEW_MS = 5_000
-# Decisions are for an instant this far in the past, so that the rate also holds for messages that are delivered somewhat late.
+# Decisions are made for an instant this far in the past, so that the rate also holds for messages that are delivered late.
 MARGIN_MS = 1_000
-_TRIGGER_BYTES = 1_000  # without VINs
+_TRIGGER_OVERHEAD_BYTES = 1_000  # the size of a trigger without its VINs, at most
 
 log = structlog.get_logger(__name__)
 
 
 class Active:
-    """The active campaigner, from the moment at which it has the lease."""
+    """The loop of a campaigner while it holds the lease. `problem` is the health problem until the first read of the record."""
 
     def __init__(self, settings: Settings, redis: Redis, lead: Lead, problem: str) -> None:
-        self.problem: str | None = problem  # until the record was read
+        self.problem: str | None = problem
         self.waiting: dict[str, str] = {}  # campaign → why nothing is decided about it
         self.open_campaigns = 0
-        self._settings, self._lead = settings, lead
-        self._queues, self._book = Queues(redis, QueuePolicy.of(settings)), Book(settings)
-        fitting = max(1, (settings.max_trigger_bytes - _TRIGGER_BYTES) // (MAX_VIN + 3))
+        self._settings = settings
+        self._lead = lead
+        self._queues = Queues(redis, QueuePolicy.of(settings))
+        self._book = Book(settings)
+        vin_bytes = MAX_VIN + 3  # in JSON: with two quotation marks and a comma
+        max_vins_by_size = max(1, (settings.max_trigger_bytes - _TRIGGER_OVERHEAD_BYTES) // vin_bytes)
         self._policy = Policy(
             by=f"{r.CAMPAIGNER}{socket.gethostname()}",
             epoch=lead.epoch,
             ack_deadline_ms=self._queues.policy.ack_deadline_ms,
-            max_vins=min(MAX_VINS, settings.max_ids, fitting),
+            max_vins=min(MAX_VINS, settings.max_ids, max_vins_by_size),
         )
         self._awaited: dict[str, set[int]] = {}  # campaign → seqs of its published messages that are not folded yet
-        self._unsure: set[str] = set()  # campaigns with a published message that may or may not be on record
-        self._refused_until: dict[str, float] = {}  # campaign → when it is tried again (monotonic seconds)
-        self._stepped: dict[str, tuple[Campaign, float]] = {}  # the state decided on last, and until when it needs no decision
+        self._unsure: set[str] = set()  # campaigns of which it is unknown whether a published message is on record
+        self._refused_until: dict[str, float] = {}  # campaign → until when it is paused (monotonic seconds)
+        # Campaign → the state that was decided last, and until when it needs no other decision (monotonic seconds).
+        self._stepped: dict[str, tuple[Campaign, float]] = {}
         self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
         self._sweep = Sweep(self._queues, self._wake)
@@ -94,22 +101,26 @@ class Active:
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
-        """Read the record and brakes, then decide the oldest `campaigns_open` campaigns that may go on."""
+        """Read the record and the brakes, then decide about the oldest campaigns that may go on.
+
+        The setting `campaigns_open` limits their number; all further campaigns wait.
+        """
         began = time.monotonic()
         await asyncio.to_thread(self._book.refresh)
         _metrics.READ_SECONDS.set(time.monotonic() - began)
         now_ms = await self._now_ms()
         await self._brakes.read()
-        not_over = list(self._book.proposed())
-        self.open_campaigns = len(not_over)
-        _metrics.OPEN.set(len(not_over))
-        undecided = [(name, campaign) for name, campaign in not_over if campaign.decided.may_go_on(now_ms)]
+        open_campaigns = list(self._book.proposed())
+        self.open_campaigns = len(open_campaigns)
+        _metrics.OPEN.set(len(open_campaigns))
+        undecided = [(name, campaign) for name, campaign in open_campaigns if campaign.decided.may_go_on(now_ms)]
         limit = self._settings.campaigns_open
-        self.waiting = self._book.left_alone | dict.fromkeys(
-            (name for name, _ in undecided[limit:]), f"campaigns_open={limit} others were proposed before it"
-        )
+        decided_now, too_many = undecided[:limit], undecided[limit:]
+        self.waiting = dict(self._book.left_alone)
+        for name, _ in too_many:
+            self.waiting[name] = f"campaigns_open={limit} others were proposed before it"
         CAMPAIGNS.show(undecided, self._sweep.counts)
-        for name, campaign in undecided[:limit]:
+        for name, campaign in decided_now:
             try:
                 await self._act(publisher, name, campaign, now_ms)
             except ManifoldError:
@@ -117,15 +128,16 @@ class Active:
             except Exception as exc:  # noqa: BLE001  # one campaign must not stop the others
                 self._book.leave_alone(name, exc)
                 self.waiting |= self._book.left_alone
-        open_names = {name for name, _ in not_over}  # a campaign's last message ends it: nobody folds that record any more
+        # The last message of a campaign ends it, and the record of an ended campaign is no longer folded. So it is not awaited.
+        open_names = {name for name, _ in open_campaigns}
         self._awaited = {name: seqs for name, seqs in self._awaited.items() if name in open_names}
-        names = {name for name, _ in undecided[:limit]}
-        self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in names}
-        self._sweep.keep_only(names)
+        decided_names = {name for name, _ in decided_now}
+        self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in decided_names}
+        self._sweep.keep_only(decided_names)
         self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
-        """Decide one campaign and publish the decisions and releases; note until when it needs no further decision."""
+        """Decide about one campaign, and publish its decisions and releases. Note until when it needs no other decision."""
         plan = campaign.decided.plan
         if campaign.decided.epoch > self._policy.epoch:
             self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
@@ -133,29 +145,36 @@ class Active:
         if plan is None or not self._is_due(name, campaign):
             return
         if campaign.decided.epoch < self._policy.epoch or name in self._unsure:
-            # Once the fence is on record, everything published before it under this client id is on record, or never will be.
-            if await self._publish(publisher, name, [Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))], plan):
+            # A broker keeps the order of one client's messages. So once the fence is on record, any message that was published
+            # earlier under this client id is on record too, or will never be.
+            fence = Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))
+            if await self._publish(publisher, name, [fence], plan):
                 self._unsure.discard(name)
             return
         may_release = await self._brakes.follow(name, campaign)
-        last, not_before = self._stepped.get(name, (None, 0.0))
-        if campaign is last and not self._sweep.has_found(name) and time.monotonic() < not_before:
+        last_state, not_before = self._stepped.get(name, (None, 0.0))
+        if campaign is last_state and not self._sweep.has_found(name) and time.monotonic() < not_before:
             return
-        began, here = time.monotonic(), self._sweep.take(name)
+        began = time.monotonic()
+        here = self._sweep.take(name)
         effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
-        if not may_release:
+        if may_release:
+            messages = [effect for effect in effects if isinstance(effect, Decide | Release)]
+        else:
             self.waiting[name] = UNSURE
-            effects = [each for each in effects if isinstance(each, Decide)]
-        if not await self._publish(publisher, name, [each for each in effects if isinstance(each, Decide | Release)], plan):
+            messages = [effect for effect in effects if isinstance(effect, Decide)]
+        if not await self._publish(publisher, name, messages, plan):
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
             vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
             if vins and allowed:
                 self._sweep.look_for(name, vins, allowed)
         ended = time.monotonic()
-        self._stepped[name] = campaign, ended + PAUSE_FACTOR * (ended - began) if may_release else 0.0
+        pause_until = ended + PAUSE_FACTOR * (ended - began) if may_release else 0.0
+        self._stepped[name] = campaign, pause_until
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
+        """Whether everything known of the campaign is folded, so that it can be decided; otherwise note why it waits."""
         if self._book.is_behind(name):
             self.waiting[name] = "what is new of it is being folded"
             return False
@@ -171,7 +190,7 @@ class Active:
         return not awaited
 
     async def _publish(self, publisher: Publisher, name: str, effects: Iterable[Decide | Release], plan: Plan) -> bool:
-        """Publish effects; return False if it is unknown whether one of them is on record."""
+        """Publish effects in order, up to the first that is refused. Return False if it is unknown whether one is on record."""
         for effect in effects:
             await self._lead.wait_until_held()
             log.info("publishing a campaign's message", campaign=name, **_log_fields(effect))
@@ -183,15 +202,15 @@ class Active:
             except Retryable as exc:
                 log.warning("no receipt for a campaign's message", campaign=name, reason=str(exc))
                 return False
-            if not self._await_record(name, effect, receipt):
+            if not self._handle_receipt(name, effect, receipt):
                 return True
         return True
 
-    def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
-        """Await the record that the receipt names from now on; return False if the message was refused."""
+    def _handle_receipt(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
+        """Note that the record of this message has to be awaited, and return True; return False if the message was refused."""
         if receipt.status is ReceiptStatus.REFUSED:
             log.error("campaign decision refused", campaign=name, reason=receipt.reason)
-            self._refused_until[name] = time.monotonic() + REFUSED_S
+            self._refused_until[name] = time.monotonic() + REFUSED_PAUSE_S
             return False
         self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)
         if isinstance(effect, Release):
@@ -202,28 +221,31 @@ class Active:
         return True
 
     async def _now_ms(self) -> int:
-        """An instant (Unix ms) in the past by every recorder's clock, because the times in the fold come from these clocks.
+        """Return the instant for which to decide (Unix ms): `MARGIN_MS` before the earliest clock of any recorder.
+
+        The times of facts come from the clocks of the recorders.
 
         Raises:
-            Retryable: the clocks of this process, of a recorder or of Redis are too far apart.
+            Retryable: the clocks of this process, the recorders and Redis are too far apart.
         """
-        clocks = self._book.clocks_ms()
-        try:
-            clocks_of_all = [*clocks, wall_clock_ms(), *await self._redis_ms()]
-        except RedisError:  # without Redis, nothing can be sent either
-            clocks_of_all = [*clocks, wall_clock_ms()]
-        apart_ms = max(clocks_of_all) - min(clocks_of_all)
-        if apart_ms > MAX_CLOCK_SKEW_MS:
-            raise Retryable(f"the clocks of campaigner, recorders and Redis are {apart_ms} ms apart; set them by NTP")
-        return min(clocks) - MARGIN_MS
+        recorder_clocks = self._book.clocks_ms()
+        all_clocks = [*recorder_clocks, wall_clock_ms()]
+        with suppress(RedisError):  # if Redis is unavailable, nothing can be sent, so its clock does not matter
+            all_clocks.append(await self._redis_ms())
+        skew_ms = max(all_clocks) - min(all_clocks)
+        if skew_ms > MAX_CLOCK_SKEW_MS:
+            raise Retryable(f"the clocks of campaigner, recorders and Redis are {skew_ms} ms apart; set them by NTP")
+        return min(recorder_clocks) - MARGIN_MS
 
-    async def _redis_ms(self) -> list[int]:
-        seconds, micros = await self._queues.redis.time()
-        return [int(seconds) * 1000 + int(micros) // 1000]
+    async def _redis_ms(self) -> int:
+        """Return what the clock of Redis shows (Unix ms)."""
+        seconds, microseconds = await self._queues.redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def _pause(self) -> None:
+        """Wait until the next round is due, or until the sweep has found vehicles."""
         try:
-            async with asyncio.timeout(AWAITED_S if self._awaited else READ_S):
+            async with asyncio.timeout(AWAITING_INTERVAL_S if self._awaited else READ_INTERVAL_S):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -237,7 +259,7 @@ class Active:
 
 
 def _log_fields(effect: Decide | Release) -> dict[str, Any]:
-    """The fields by which the log names an effect."""
+    """Return the log fields that identify an effect."""
     if isinstance(effect, Decide):
         return {"do": effect.command.__struct_config__.tag}
     return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}

@@ -1,4 +1,4 @@
-"""Keeps the brakes in Redis equal to the folded state. Recorders put brakes on at once; only the campaigner takes them off."""
+"""Keeps the brakes in Redis equal to the folded state. Recorders set brakes at once; only the campaigner releases them."""
 
 from collections.abc import Mapping
 
@@ -17,39 +17,40 @@ log = structlog.get_logger(__name__)
 
 
 class FoldedBrakes:
-    """The brakes as Redis has them, read once a round."""
+    """The brakes that are set in Redis, read once a round."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self._brakes: Mapping[str, Brake] | None = None  # None: unknown
 
     async def read(self) -> None:
-        """Read the brakes. Without Redis they are unknown, and nothing can be sent either."""
+        """Read the brakes. If Redis is unavailable, the brakes are unknown, and nothing can be sent."""
         try:
-            found = await self._queues.brakes()
+            state = await self._queues.brakes()
         except (RedisError, ValueError):
             self._brakes = None
         else:
-            self._brakes = found.brakes if found.version else None
+            self._brakes = state.brakes if state.version else None
 
     async def follow(self, name: str, campaign: Campaign) -> bool:
-        """Set this campaign's brake as its folded state requires; return whether it is known to be set that way."""
+        """Set this campaign's brake as its folded state requires, and return whether the brake is known to be correct."""
         if self._brakes is None:
             return False
         known = self._brakes.get(name)
-        right = right_brake(campaign, known)
-        if known is None and right is not None and unix_ms_of(right.seq) < wall_clock_ms() - self._queues.policy.retention_ms:
-            return True  # recorders forget such a brake: no entry is that old
-        if right is None or right == known:
+        required = right_brake(campaign, known)
+        oldest_entry_ms = wall_clock_ms() - self._queues.policy.retention_ms
+        if known is None and required is not None and unix_ms_of(required.seq) < oldest_entry_ms:
+            return True  # Redis drops a brake that is older than every entry, because there is nothing left to stop
+        if required is None or required == known:
             return known is None or follows(campaign, known)
         try:
             if known is None:
-                is_set = await self._queues.brake([Braking(name, right)]) == 1
+                is_set = await self._queues.brake([Braking(name, required)]) == 1
             else:
-                is_set = await self._queues.turn_brake(name, known, right)
+                is_set = await self._queues.turn_brake(name, known, required)
         except RedisError as exc:
             log.warning("campaign brake not set in redis", campaign=name, reason=str(exc))
             return False
         if is_set:
-            log.info("campaign brake set in redis", campaign=name, brake=right.word, seq=right.seq)
+            log.info("campaign brake set in redis", campaign=name, brake=required.word, seq=required.seq)
         return is_set

@@ -1,4 +1,4 @@
-"""The metrics of each open campaign, for Prometheus, up to `MAX_CAMPAIGNS` campaigns and `MAX_WAVES` waves."""
+"""Prometheus metrics for each open campaign, for at most `MAX_CAMPAIGNS` campaigns and `MAX_WAVES` waves of each."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,20 +15,21 @@ from manifold.campaigns.standing import Status
 from manifold.contracts.seq import wall_clock_ms
 
 MAX_CAMPAIGNS, MAX_WAVES = 50, 10
-OTHERS = "others"  # label of all further waves, counted together
-_ALWAYS = (Status.WAITING, Status.RELEASED)  # shown even if they are 0
+OTHERS = "others"  # the wave label of all further waves, which are counted together
+_ALWAYS_SHOWN = (Status.WAITING, Status.RELEASED)  # statuses that are shown even if their count is 0
 
 
 class CampaignMetrics(Collector):
-    """What the active campaigner knows of its campaigns, collected on each scrape. A campaign that is over is no longer shown."""
+    """Metrics of the open campaigns that the active campaigner follows, computed on each scrape."""
 
     def __init__(self) -> None:
         self._shown: list[tuple[str, Campaign]] = []
-        self._here: Mapping[str, int] = {}
+        self._connected: Mapping[str, int] = {}
 
-    def show(self, campaigns: Iterable[tuple[str, Campaign]], here: Mapping[str, int]) -> None:
-        """Show these campaigns from now on; `here` is the number of connected targets of each that could be released."""
-        self._shown, self._here = list(islice(campaigns, MAX_CAMPAIGNS)), here
+    def show(self, campaigns: Iterable[tuple[str, Campaign]], connected: Mapping[str, int]) -> None:
+        """Show these campaigns from now on. `connected` maps a campaign to its connected targets that could be released."""
+        self._shown = list(islice(campaigns, MAX_CAMPAIGNS))
+        self._connected = connected
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics for `/metrics`."""
@@ -61,8 +62,8 @@ class CampaignMetrics(Collector):
                 limit.add_metric([name], decided.plan.per_minute(campaign.total(*SUCCESSES)))
             braked.add_metric([name], decided.is_braked)
             tripped.add_metric([name], len(decided.tripped))
-            here.add_metric([name], self._here.get(name, 0))
-            for because, seconds in _held(campaign, now_ms):
+            here.add_metric([name], self._connected.get(name, 0))
+            for because, seconds in _held_seconds(campaign, now_ms):
                 held.add_metric([name, because], seconds)
         return targets, released, limit, braked, tripped, here, held
 
@@ -72,23 +73,26 @@ REGISTRY.register(CAMPAIGNS)
 
 
 def _targets(campaign: Campaign) -> Iterable[tuple[tuple[str, str], int]]:
-    """The number of targets by wave and status; without those that are 0, except `_ALWAYS`."""
-    plan, found = campaign.decided.plan, Counter[tuple[str, str]]()
-    for place, tally in enumerate(campaign.tallies if plan is not None else ()):
-        assert plan is not None
-        wave = plan.waves[place].name if place < MAX_WAVES else OTHERS
+    """Return the number of targets by wave and status, without zeros except for `_ALWAYS_SHOWN`."""
+    plan = campaign.decided.plan
+    counts = Counter[tuple[str, str]]()
+    if plan is None:
+        return counts.items()
+    for index, tally in enumerate(campaign.tallies):
+        wave = plan.waves[index].name if index < MAX_WAVES else OTHERS
         for status in Status:
-            if tally[status] or status in _ALWAYS:
-                found[wave, status.value] += tally[status]
-    return found.items()
+            if tally[status] or status in _ALWAYS_SHOWN:
+                counts[wave, status.value] += tally[status]
+    return counts.items()
 
 
-def _held(campaign: Campaign, now_ms: int) -> Iterator[tuple[str, float]]:
-    """What the gate is held for, and for how many seconds it has been; nothing if it is not held."""
+def _held_seconds(campaign: Campaign, now_ms: int) -> Iterator[tuple[str, float]]:
+    """Yield why the gate of the open wave is held, and for how many seconds; nothing if it is not held."""
     decided = campaign.decided
     if decided.stage is not Stage.HELD or decided.plan is None:
         return
-    gate, held_ms = decided.plan.waves[decided.wave].gate, now_ms - decided.held_ms
+    gate = decided.plan.waves[decided.wave].gate
+    held_ms = now_ms - decided.held_ms
     soak_ms = duration_ms(gate.soak)
     if decided.held_because == "patience":
         yield "patience", held_ms / 1000

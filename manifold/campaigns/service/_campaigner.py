@@ -45,24 +45,24 @@ class Campaigner:
                 work = asyncio.create_task(self._work(), name="campaigner.work")
                 stopping = asyncio.create_task(stop.wait(), name="campaigner.stop")
                 await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
-                await _end(stopping)
-                await _end(work)
+                await _stop_task(stopping)
+                await _stop_task(work)
                 await self._lead.leave()
         finally:
             await self._redis.aclose()
 
     def health(self) -> Health:
-        """Healthy if it decides, or stands by for another that is active."""
+        """Return the health of this campaigner. It is healthy if it decides about campaigns, or stands by for the active one."""
         active = self._active
         problem = self._problem if active is None else active.problem
-        problems = [each for each in (problem, self._lead.problem) if each]
+        problems = [text for text in (problem, self._lead.problem) if text]
         details: dict[str, object] = {"active": active is not None, "epoch": self._lead.epoch, "problems": problems}
         if active is not None:
             details |= {"open_campaigns": active.open_campaigns, "waiting": active.waiting}
         return Health(problem is None, details)
 
     async def _work(self) -> None:
-        """Take the lead and decide until it is lost or fails; then try again, forever."""
+        """Take the lease and decide about campaigns until the lease is lost or an error occurs. Repeat this forever."""
         while True:
             await self._lead.take()
             self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")
@@ -72,7 +72,7 @@ class Campaigner:
             work = asyncio.create_task(self._active.run(), name="campaigner.active")
             try:
                 await asyncio.wait((renewing, work), return_when=asyncio.FIRST_COMPLETED)
-                await _end(work)
+                await _stop_task(work)
                 self._problem = None
             except Retryable as exc:
                 self._problem = str(exc)
@@ -87,8 +87,8 @@ class Campaigner:
             await self._lead.leave()
 
 
-async def _end(task: "asyncio.Task[Any]") -> None:
-    """Cancel the task unless it has ended; raise its error if it ended with one."""
+async def _stop_task(task: "asyncio.Task[Any]") -> None:
+    """Cancel the task unless it has ended. If it has ended with an error, raise that error."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -1,4 +1,4 @@
-"""Which campaigner is active: the one that holds the lease. Its epoch is greater than those of all before it."""
+"""The lease of the active campaigner. Each holder of the lease has a higher epoch than all holders before it."""
 
 import asyncio
 
@@ -11,19 +11,20 @@ from manifold.archive.lease import Lease
 from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
 
-NAME = "campaigner"  # of the claims, beside those of the recorders' numbers
-LOOK_S = 1.0
+NAME = "campaigner"  # the name of the lease's claims, and of the folder in the home directory
+RETRY_S = 1.0  # pause between two attempts to take the lease
 
 log = structlog.get_logger(__name__)
 
 
 class Lead:
-    """The lease of the campaigner. Use each object once."""
+    """The lease of the active campaigner."""
 
     def __init__(self, settings: Settings, redis: Redis) -> None:
-        self._settings, self._redis = settings, redis
-        self._place = JournalFolder(settings.home / NAME)
-        self._stands_by = ""
+        self._settings = settings
+        self._redis = redis
+        self._folder = JournalFolder(settings.home / NAME)
+        self._standby_reason = ""  # empty if this campaigner does not stand by
         self._lease: Lease | None = None
 
     @property
@@ -33,25 +34,27 @@ class Lead:
 
     @property
     def problem(self) -> str | None:
-        """Why this campaigner is not active, or soon will not be."""
-        return self._stands_by or (None if self._lease is None else self._lease.problem)
+        """Why this campaigner is not active, or is about to lose the lease."""
+        if self._standby_reason:
+            return self._standby_reason
+        return None if self._lease is None else self._lease.problem
 
     async def take(self) -> None:
         """Stand by until no other campaigner is active, and take the lease.
 
         Raises:
-            UnusableFolder: this process may not write in its own folder.
+            UnusableFolder: this process cannot write to its own folder.
         """
         while True:
             try:
-                self._place.lock()
+                self._folder.lock()
                 self._lease = await self._acquire()
             except UnusableFolder:
                 raise
             except Permanent as exc:
-                self._place.unlock()
+                self._folder.unlock()
                 self._set_standby(f"stands by: {exc}")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(RETRY_S)
             else:
                 self._set_standby("")
                 return
@@ -67,21 +70,29 @@ class Lead:
         await self._lease.renew_until_lost()
 
     async def leave(self) -> None:
-        """Give the lease back, so that another campaigner need not wait."""
+        """Release the lease, so that another campaigner does not have to wait until it expires."""
         if self._lease is not None and self._lease.lost is None:
             await self._lease.release()
         self._lease = None
-        self._place.unlock()
+        self._folder.unlock()
 
     async def _acquire(self) -> Lease:
         settings = self._settings
-        archive = ArchiveClaims(settings.archive, settings.s3, NAME)
-        others = [RedisClaims(self._redis, NAME)]
-        lease = Lease(0, self._place, archive, others, lease_s=settings.campaigner_lease_seconds, what="the active campaigner")
+        archive_claims = ArchiveClaims(settings.archive, settings.s3, NAME)
+        redis_claims = RedisClaims(self._redis, NAME)
+        lease = Lease(
+            0,
+            self._folder,
+            archive_claims,
+            [redis_claims],
+            lease_s=settings.campaigner_lease_seconds,
+            what="the active campaigner",
+        )
         await lease.take(0)
         return lease
 
-    def _set_standby(self, stands_by: str) -> None:
-        if stands_by and not self._stands_by:
-            log.info("campaigner stands by", reason=stands_by)
-        self._stands_by = stands_by
+    def _set_standby(self, reason: str) -> None:
+        """Note why this campaigner stands by (empty: it does not), and log when standby begins."""
+        if reason and not self._standby_reason:
+            log.info("campaigner stands by", reason=reason)
+        self._standby_reason = reason

@@ -1,4 +1,4 @@
-"""Asks the queues which of the targets that could be released are connected, in order, a thousand at a time."""
+"""Finds out from the queues which releasable targets are connected, in order of release, a thousand targets at a time."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from manifold.contracts import keys
 from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_corrupt
 
-SWEEP_S, MAX_SWEEP_PAUSE_S = 0.5, 60.0
+MIN_SWEEP_PAUSE_S, MAX_SWEEP_PAUSE_S = 0.5, 60.0
 VEHICLES_PER_ROUND_TRIP = 1000
 _FIELDS = ("connected", "heard", "subscribed")
 
@@ -19,36 +19,38 @@ log = structlog.get_logger(__name__)
 
 
 class Sweep:
-    """Looks for the targets that could be released, again and again. `woken` is set when it has found some."""
+    """Looks repeatedly for connected targets that could be released. It sets `woken` when it has found some."""
 
     def __init__(self, queues: Queues, woken: asyncio.Event) -> None:
         self.counts: Mapping[str, int] = {}  # campaign → how many targets the last sweep found
-        self._queues, self._woken = queues, woken
-        self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → whom to look for, and how many are enough
-        self._here: dict[str, set[str]] = {}  # campaign → targets that were found; used once
+        self._queues = queues
+        self._woken = woken
+        self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → the VINs to look for, and how many are enough
+        self._found: dict[str, set[str]] = {}  # campaign → VINs that were found and not taken yet
 
     def look_for(self, campaign: str, vins: list[str], enough: int) -> None:
-        """Look for these targets of a campaign from now on."""
+        """Look for these targets of a campaign from now on. A sweep ends when it has found `enough` of them."""
         self._wanted[campaign] = vins, enough
 
     def has_found(self, campaign: str) -> bool:
-        """Whether targets of the campaign were found that nobody has taken yet."""
-        return campaign in self._here
+        """Whether connected targets of the campaign were found and not taken yet."""
+        return campaign in self._found
 
     def take(self, campaign: str) -> set[str]:
         """Return the targets of the campaign that were found, and stop looking for its targets."""
         self._wanted.pop(campaign, None)
-        return self._here.pop(campaign, set())
+        return self._found.pop(campaign, set())
 
     def keep_only(self, campaigns: Collection[str]) -> None:
-        """Forget all other campaigns, and targets that were found for a campaign that is no longer looked for."""
+        """Forget all campaigns except these, and the found targets of campaigns for which nothing is looked for."""
         self._wanted = {name: wanted for name, wanted in self._wanted.items() if name in campaigns}
-        self._here = {name: here for name, here in self._here.items() if name in self._wanted}
+        self._found = {name: vins for name, vins in self._found.items() if name in self._wanted}
 
     async def run(self) -> None:
-        """Sweep again and again, and rest at least as long as each sweep took; runs forever."""
+        """Sweep forever. After each sweep, rest for as long as the sweep took, within the limits of the pause."""
         while True:
-            began, counts = time.monotonic(), dict[str, int]()
+            began = time.monotonic()
+            counts: dict[str, int] = {}
             for name, (vins, enough) in list(self._wanted.items()):
                 try:
                     found = await find_present(self._queues, vins, enough, wall_clock_ms())
@@ -57,37 +59,40 @@ class Sweep:
                     continue
                 counts[name] = len(found)
                 if found:
-                    self._here[name] = found
+                    self._found[name] = found
                     self._woken.set()
             self.counts = counts
-            await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(SWEEP_S, time.monotonic() - began)))
+            sweep_s = time.monotonic() - began
+            await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(MIN_SWEEP_PAUSE_S, sweep_s)))
 
 
 async def find_present(queues: Queues, vins: Sequence[str], enough: int, now_ms: int) -> set[str]:
-    """The vehicles among `vins` that are connected and listen; at least the first `enough` of them, if there are so many.
+    """Return vehicles among `vins` that are connected and subscribed to their topic.
+
+    The search is in order and stops when `enough` are found, but it always completes a round trip, so it may find more.
 
     Raises:
         redis.RedisError: Redis is unavailable.
     """
-    here: set[str] = set()
-    for first in range(0, len(vins), VEHICLES_PER_ROUND_TRIP):
-        if len(here) >= enough:
+    found: set[str] = set()
+    heard_since_ms = now_ms - queues.policy.presence_ms
+    for start in range(0, len(vins), VEHICLES_PER_ROUND_TRIP):
+        if len(found) >= enough:
             break
-        some = vins[first : first + VEHICLES_PER_ROUND_TRIP]
+        chunk = vins[start : start + VEHICLES_PER_ROUND_TRIP]
         batch = queues.batch()
-        for vin in some:
+        for vin in chunk:
             batch.call(("HMGET", keys.presence(vin), *_FIELDS), list)
         replies = await batch.run(tolerant=True)
-        heard_after_ms = now_ms - queues.policy.presence_ms
-        here.update(
-            vin for vin, reply in zip(some, replies, strict=True) if not is_corrupt(reply) and _is_here(reply, heard_after_ms)
-        )
-    return here
+        for vin, reply in zip(chunk, replies, strict=True):
+            if not is_corrupt(reply) and _is_present(reply, heard_since_ms):
+                found.add(vin)
+    return found
 
 
-def _is_here(fields: Sequence[bytes | None], heard_after_ms: int) -> bool:
-    """As `presence_state` in queues/lua/_owner.lua."""
+def _is_present(fields: Sequence[bytes | None], heard_since_ms: int) -> bool:
+    """Whether a vehicle with these fields is connected and subscribed, as in `presence_state` of queues/lua/_owner.lua."""
     connected, heard, subscribed = fields
     if subscribed in (b"no", b"qos0"):
         return False
-    return connected == b"yes" or (connected == b"heard" and int(heard or 0) >= heard_after_ms)
+    return connected == b"yes" or (connected == b"heard" and int(heard or 0) >= heard_since_ms)

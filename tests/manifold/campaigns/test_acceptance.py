@@ -43,7 +43,7 @@ class Killed(Simulation):
         super().__init__(fleet, POLICY, NOW)
         self._chance, self.kills, self._back_ms = Random(seed), 0, NOW
 
-    def _settle(self) -> int | None:
+    def _execute_effects(self) -> int | None:
         next_ms = NOW + self.EVERY_MS * (self.kills + 1)
         if self.now_ms >= next_ms:
             self.kills += 1
@@ -52,7 +52,7 @@ class Killed(Simulation):
             next_ms += self.EVERY_MS
         if self.now_ms < self._back_ms:
             return self._back_ms
-        wake_ms = super()._settle()
+        wake_ms = super()._execute_effects()
         return next_ms if wake_ms is None else min(wake_ms, next_ms)
 
 

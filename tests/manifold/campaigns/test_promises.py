@@ -200,8 +200,8 @@ class Restarted(Simulation):
         self._chance.shuffle(record)
         self.campaign = fold(Campaign(), record)
 
-    def _settle(self) -> int | None:
-        wake_ms: int | None = super()._settle()
+    def _execute_effects(self) -> int | None:
+        wake_ms: int | None = super()._execute_effects()
         if wake_ms is None or wake_ms <= self.now_ms + 1:
             return wake_ms
         return min(wake_ms, self.now_ms + self._chance.randint(1, DAY))
