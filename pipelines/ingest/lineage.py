@@ -24,8 +24,8 @@ from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
 from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, committed_runs, pins_in
-from pipelines.lineage.datasets import dataset, written
-from pipelines.lineage.events import Ended, Json, begun, ended, facet
+from pipelines.lineage.datasets import changed_table, dataset
+from pipelines.lineage.events import Json, RunResult, end_event, facet, start_event
 from pipelines.populate.snapshot_range import SnapshotRange
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def _events(
     at = datetime.fromtimestamp(run.timestamp_ms / 1000, UTC)
     named = RunName(of, f"manifold.{step}", run_uuid(at, f"{of}.{step}.{run_id}.{run.snapshot_id}"))
     known = facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")
-    start = begun(settings, named, at, inputs, externalQuery=known)
+    start = start_event(settings, named, at, inputs, externalQuery=known)
     yield start
-    yield ended(start, Ended.FAIL if why_failed else Ended.COMPLETE, at, outputs, why_failed)
+    yield end_event(start, RunResult.FAIL if why_failed else RunResult.COMPLETE, at, outputs, why_failed)
 
 
 def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
@@ -124,7 +124,7 @@ def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json
     """A table as written by the run."""
     loaded = catalog.load_table(pinned.table.identifier)
     snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
-    return written(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
+    return changed_table(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
 
 
 def _as_input(table: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Folds the rows that several runs appended to `sdv_fanout_meta` for one data_id into one, in a run of its own."""
+"""Folds the rows that several runs have appended to `sdv_fanout_meta` for the same data_id into one row."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     """Leave one row for each data_id; return the number of rows removed. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+        ConcurrentPublish: other runs kept being published first; the table is unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _fold(spark, catalog, settings, now))
 
