@@ -159,7 +159,7 @@ def _campaign_targets(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa
     campaign = fold(Campaign(), read_campaign(catalog, name).facts)
     targets: list[dict[str, Any]] = []
     for state in ended:
-        if state in set(Status):
+        if state in set(Status):  # `ended` may also have words for outcomes of batches
             in_state, _ = views.targets(campaign, state=Status(state), limit=len(campaign.roster))
             targets += in_state
     vins = pa.array([target["vin"] for target in targets], pa.string())

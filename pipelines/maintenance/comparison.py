@@ -125,6 +125,7 @@ class Comparison:
         return largest_counts
 
     def _find_signals(self, group: Sequence[ExpectedKeys]) -> FoundSignals:
+        """Count the rows of the expected signals, statuses and refused signal messages."""
         keys = {key for expected in group for key in expected.signals.signals.values()}
         capture_times = {captured_at for _, captured_at, _ in keys}
         raw = self.count_rows(XRAY_RAW, XRAY_RAW.key, "captured_at", capture_times)
@@ -149,6 +150,7 @@ class Comparison:
         return found
 
     def _find_queue_rows(self, group: Sequence[ExpectedKeys]) -> FoundInQueues:
+        """Count the rows of the expected messages and states; find the newest message of keys that lack an expected message."""
         messages = {seq: key for expected in group for seq, key in expected.queues.messages.items()}
         state_keys = {stored for expected in group for key in expected.queues.states for stored in stored_keys(key)}
         acked_seqs = {acked_seq for _, acked_seq, _, _ in state_keys}

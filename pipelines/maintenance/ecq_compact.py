@@ -68,6 +68,7 @@ def note_compacted(catalog: Catalog) -> None:
 
 
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
+    """Make one attempt at the compaction, on main as it is now."""
     attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     changes = planned(attempt, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()

@@ -52,6 +52,7 @@ class OldDays:
         return until_not_overtaken()(lambda: self._drop(catalog, cut, now, dry_run=dry_run))
 
     def _drop(self, catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
+        """Make one attempt at the removal, on main as it is now."""
         base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
         rows_by_table = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in self.tables}
         counts: dict[date, int] = {}

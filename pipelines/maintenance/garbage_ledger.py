@@ -42,6 +42,7 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
 
 
 def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
+    """Make one attempt at pruning, on the ledger as it is now."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     paths = _paths_to_prune(Ledger(loaded), archive, cut)

@@ -27,7 +27,7 @@ def drop_campaigns(catalog: Catalog, settings: Settings, *, now: datetime, dry_r
     Raises:
         ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
     """
-    cut = history_cut(settings, now)
+    cut = history_cut(settings, now)  # the record of campaigns is kept as long as history
     if cut is None:
         return Removal(kept_because=KEPT)
     may_remove = partial(_all_campaigns_ended, cut)

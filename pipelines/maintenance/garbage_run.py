@@ -127,6 +127,7 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
 
 
 def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
+    """Remove the unneeded data on the run's branches. `ended` has the entries that are not pending."""
     unneeded = rows.unneeded(ended).persist()
     try:
         removal = _removal_of_data(rows, unneeded)

@@ -47,6 +47,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
 
 
 def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, properties: dict[str, str]) -> None:
+    """Replace the files of these tasks by new files with the same rows, in one snapshot of the branch."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     rows = read_files(loaded, tasks)
     with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:

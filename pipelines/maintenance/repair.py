@@ -65,6 +65,7 @@ def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *,
 
 
 def _remove_from_ledger(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
+    """Make one attempt at the removal, in a run on main as it is now."""
     base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "repair", base, now)
     comparison = Comparison(catalog, settings, base, now)

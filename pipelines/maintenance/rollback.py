@@ -78,6 +78,7 @@ def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime
 
 
 def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> RolledBack:
+    """Make one attempt at the rollback, on main as it is now."""
     segments = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, segments)
     undone = _runs_to_undo(segments, run_id)

@@ -29,6 +29,7 @@ class SeenKeys:
             indices = np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)
             is_new &= seen[indices] != hashes
         new = np.sort(hashes[is_new])
+        # Merge arrays that are not longer than the new one, so that each stays longer than the next.
         while self._sorted_arrays and len(self._sorted_arrays[-1]) <= len(new):
             new = np.sort(np.concatenate([self._sorted_arrays.pop(), new]))
         if len(new):

@@ -26,6 +26,7 @@ def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *,
 
 
 def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
+    """Make one attempt at the fold, on main as it is now."""
     attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     sightings = attempt.main(META, base[META.name])

@@ -203,7 +203,7 @@ def _vehicle(owner: str) -> int:
 
 
 def hash_long(values: Any, seeds: Any) -> Any:
-    """XXH64 of 64-bit integers, as Spark's `xxhash64` computes it for a bigint; arrays of uint64.
+    """Hash 64-bit integers with XXH64, as Spark's `xxhash64` hashes a bigint. Arguments and result are arrays of uint64.
 
     Source: `XXH64.hashLong` in org.apache.spark.sql.catalyst.expressions, and the definition of XXH64 for inputs of 8 bytes.
     """

@@ -212,6 +212,7 @@ def valid_reply(reply: Any) -> Any:
 
 
 def _still_exist(redis: Redis, differences: pa.RecordBatch) -> list[bool]:
+    """Look up in Redis whether the difference of each row still exists."""
     columns = [differences[name].to_pylist() for name in ("difference", "vin", "seq")]
     rows = list(zip(*columns, strict=True))
     pipe = redis.pipeline(transaction=False)
