@@ -1,5 +1,6 @@
-"""Archive to lake to queues, in Spark. What runs, and how often, is decided elsewhere.
+"""Jobs that move rows from the archive into the lake and from the lake into the queues, with Spark.
 
-Running any of it twice, concurrently, or after a kill changes nothing, and readers see a run whole or not at all. It knows
-nothing of services, brokers, or the dispatcher.
+Schedulers outside this package decide which job runs, and how often. Every job is idempotent: a second run, a concurrent run, or
+a run after a kill adds nothing. Readers see all rows of a run or none. This package does not import services, brokers, or the
+dispatcher.
 """

@@ -14,28 +14,28 @@ def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> No
 
 
 def add_no_flush(parser: argparse.ArgumentParser) -> None:
-    """Add `--no-flush`, for stages that read what the recorder has written."""
+    """Add `--no-flush`, for stages that read the recorder's segments."""
     parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a part of the archive; `interval_of` reads them."""
+    """Add the options that select an interval of the archive. `interval_of` evaluates them."""
     parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
     parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
     parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
 
 
 def add_days(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select days of the lake: `start` and `end`, both optional."""
+    """Add the options that select days of the lake. They are parsed as `start` and `end`; either may be None."""
     parser.add_argument("--from", dest="start", type=_instant, help="days that end after this instant (ISO 8601)")
     parser.add_argument("--to", dest="end", type=_instant, help="and that begin before this one; without both: all days")
 
 
 def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | None:
-    """The requested part of the archive; None: all of it.
+    """Return the requested interval of the archive; None means the whole archive.
 
     Raises:
-        Permanent: the options contradict each other, or the interval is empty.
+        Permanent: options contradict each other, or the interval is empty.
     """
     if options.recent:
         if options.start or options.end:
@@ -52,6 +52,7 @@ def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | N
 
 
 def _instant(text: str) -> datetime:
+    """Parse an ISO 8601 instant. One without a time zone is in UTC."""
     try:
         instant = datetime.fromisoformat(text.upper())
         return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Opens the catalog for a job: waits while it is unavailable or locked, then raises an error with the remedy."""
+"""Opens the catalog for a job. The job waits while the catalog is unavailable or locked, then fails with an error."""
 
 import re
 import sqlite3
@@ -19,10 +19,10 @@ from manifold.contracts.errors import Retryable
 from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
 from manifold.settings import Settings
 
-_REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)
-UNAVAILABLE_ERRORS = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)
-# How the Java side of a job reports the same; its exceptions all arrive as one class.
-AWAY_IN_JAVA = (
+_REST_UNAVAILABLE_ERRORS = (ServerError, ServiceUnavailableError, TooManyRequestsError)
+UNAVAILABLE_ERRORS = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_UNAVAILABLE_ERRORS)
+# Names of Java errors that mean an unavailable catalog. Py4J raises every Java error as Py4JJavaError, so its text is searched.
+UNAVAILABLE_IN_JAVA = (
     "SQLITE_BUSY",
     "SQLITE_LOCKED",
     "java.net.ConnectException",
@@ -30,39 +30,41 @@ AWAY_IN_JAVA = (
     "ServiceUnavailableException",
 )
 _ROOT_CAUSE = re.compile("^Caused by: (.+)", re.MULTILINE)
-REFUSED_IN_JAVA = ("NotAuthorizedException", "iceberg.exceptions.ForbiddenException")
-LONGEST_PAUSE_S = 5
+LOGIN_REFUSED_IN_JAVA = ("NotAuthorizedException", "iceberg.exceptions.ForbiddenException")
+MAX_RETRY_DELAY_S = 5
+MAX_REASON_LENGTH = 200  # characters of an exception's text in messages and logs
 
 log = structlog.get_logger(__name__)
 
 
 class CatalogAway(Retryable):
-    """The catalog was unavailable for as long as a job waits. Work done so far is kept; run the job again to continue."""
+    """The catalog stayed unavailable for `catalog_wait_seconds`. Finished work is kept; run the job again to continue."""
 
 
 def await_catalog(settings: Settings) -> Catalog:
-    """Return the catalog, once it answers.
+    """Wait until the catalog answers, and return it.
 
     Raises:
-        CatalogAway: it does not answer within `catalog_wait_seconds`.
-        Permanent: it refuses the login.
+        CatalogAway: the catalog does not answer within `catalog_wait_seconds`.
+        Permanent: the catalog refuses the login.
     """
-    tries = Retrying(
+    retrying = Retrying(
         retry=retry_if_exception_type(UNAVAILABLE_ERRORS),
         stop=stop_after_delay(settings.catalog_wait_seconds),
-        wait=wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE_S),
+        wait=wait_random_exponential(multiplier=0.1, max=MAX_RETRY_DELAY_S),
         before_sleep=_log_retry,
         reraise=True,
     )
     with naming_the_catalog(settings):
-        return tries(_open_and_ping, settings)
+        return retrying(_open_and_ping, settings)
 
 
 def open_lake(settings: Settings) -> Catalog:
-    """Return the catalog, once it answers, with every table.
+    """Wait until the catalog answers, create the missing tables, and return the catalog.
 
     Raises:
-        CatalogAway, Permanent: as `await_catalog`.
+        CatalogAway: the catalog does not answer within `catalog_wait_seconds`.
+        Permanent: the catalog refuses the login.
     """
     catalog = await_catalog(settings)
     ensure_tables(catalog)
@@ -71,7 +73,7 @@ def open_lake(settings: Settings) -> Catalog:
 
 def _open_and_ping(settings: Settings) -> Catalog:
     catalog = open_catalog(settings)
-    catalog.list_namespaces()
+    catalog.list_namespaces()  # a request, because opening alone may not connect
     return catalog
 
 
@@ -80,33 +82,39 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
     """Turn catalog failures in the block into errors that name the catalog and the remedy.
 
     Raises:
-        CatalogAway: it could not be reached.
-        Permanent: it refuses the login.
+        CatalogAway: the catalog could not be reached, or is locked.
+        Permanent: the catalog refuses the login.
     """
     try:
         yield
     except UNAVAILABLE_ERRORS as exc:
-        raise _away(settings, exc) from exc
+        raise _catalog_away(settings, exc) from exc
     except LOGIN_REFUSED as exc:
         raise login_refused(settings, exc) from exc
     except Py4JJavaError as exc:
-        if any(sign in str(exc) for sign in REFUSED_IN_JAVA):
+        if any(error_name in str(exc) for error_name in LOGIN_REFUSED_IN_JAVA):
             raise login_refused(settings, exc) from exc
-        if any(sign in str(exc) for sign in AWAY_IN_JAVA):
-            raise _away(settings, exc) from exc
+        if any(error_name in str(exc) for error_name in UNAVAILABLE_IN_JAVA):
+            raise _catalog_away(settings, exc) from exc
         raise
 
 
-def _away(settings: Settings, exc: Exception) -> CatalogAway:
-    name = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
-    at = settings.catalog.split("@")[-1]  # without the password
-    why = " ".join((_ROOT_CAUSE.findall(str(exc)) or [str(exc)])[-1].split())[:200]
+def _catalog_away(settings: Settings, exc: Exception) -> CatalogAway:
+    setting = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
+    address = settings.catalog.split("@")[-1]  # without the password
+    root_causes = _ROOT_CAUSE.findall(str(exc))
+    reason = _on_one_line(root_causes[-1] if root_causes else str(exc))
     return CatalogAway(
-        f"the catalog {at} is away or locked ({why}); see that it runs, that {name} names it and that no other program holds "
-        f"its lock, then run this again; MANIFOLD_CATALOG_WAIT_SECONDS={settings.catalog_wait_seconds:g} is how long a job waits"
+        f"the catalog {address} is away or locked ({reason}); see that it runs, that {setting} names it and that no other "
+        "program holds its lock, then run this again; "
+        f"MANIFOLD_CATALOG_WAIT_SECONDS={settings.catalog_wait_seconds:g} is how long a job waits"
     )
 
 
 def _log_retry(state: RetryCallState) -> None:
-    failed = state.outcome.exception() if state.outcome else None
-    log.warning("catalog does not answer; trying again", attempt=state.attempt_number, reason=" ".join(str(failed).split())[:200])
+    error = state.outcome.exception() if state.outcome else None
+    log.warning("catalog does not answer; trying again", attempt=state.attempt_number, reason=_on_one_line(str(error)))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON_LENGTH]

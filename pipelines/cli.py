@@ -1,10 +1,11 @@
 """The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
 The last line on standard output is the result as JSON, with its duration in `seconds`; logs go to standard error. Exit status:
-0 done; 3 not done, but a retry is safe and may work; 5 not done, and a retry changes nothing. Every other status, such as
-Python's own 1, is an unforeseen error: it may be transient, so the job may be retried.
+0 means success; 3, a failure after which a retry is safe and may succeed; 5, a failure that a retry would only repeat. Every
+other status, such as Python's own 1, means an unforeseen error, which may be transient, so the job may be retried.
 
-The result is also written to `--result`, even if the job failed: then with `error`, and `again`, which is false with status 5.
+The result is also written to the file that `--result` names, even if the job failed. The result of a failed job has the fields
+`error`, its message, and `again`, whether a retry may succeed: it is false with status 5.
 Spark's cluster deploy mode does not return the exit status to the process that submitted the job, but it can read the result.
 """
 
@@ -32,18 +33,19 @@ DONE, UNFORESEEN, TRY_AGAIN, PERMANENT = 0, 1, 3, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage with the settings of the environment; return the exit status."""
+    """Run one stage with the settings from the environment, and return the exit status."""
     options = make_parser().parse_args(arguments)
     began = time.monotonic()
     settings: Settings | None = None
     try:
-        settings = load_settings(**({"lineage_parent": options.lineage_parent} if options.lineage_parent else {}))
+        overrides = {"lineage_parent": options.lineage_parent} if options.lineage_parent else {}
+        settings = load_settings(**overrides)
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
             answer: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
         status = DONE
     except Exception as exc:  # noqa: BLE001  # the result reports every error
-        status, error = _judge(exc, settings)
+        status, error = _status_and_message(exc, settings)
         sys.stderr.write(f"{error}\n")
         answer = {"error": error, "again": status != PERMANENT}
     result = json.dumps(answer | {"seconds": round(time.monotonic() - began, 1)})
@@ -54,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
-    """The exit status of a job that failed with this error, and the text to print."""
+def _status_and_message(exc: Exception, settings: Settings | None) -> tuple[int, str]:
+    """Return the exit status of a job that failed with `exc`, and a message. The traceback of an unforeseen error is printed."""
     match exc:
         case RedisError() if settings is not None:
             return TRY_AGAIN, advice(settings.redis, exc)
@@ -68,8 +70,10 @@ def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
 
 
 def _write_result(url: str, result: str, settings: Settings | None) -> None:
-    """Write the result to `url`. Failing to do so does not fail the job, whose work is done."""
-    folder, _, name = (url if "://" in url else Path(url).absolute().as_uri()).rpartition("/")
+    """Write the result to `url`, which may also be a path. A failed write is only reported, because the job's work is done."""
+    if "://" not in url:
+        url = Path(url).absolute().as_uri()
+    folder, _, name = url.rpartition("/")
     try:
         Files(folder, settings.s3 if settings else AWS).write(name, result.encode())
     except (OSError, ValueError) as exc:
@@ -77,7 +81,7 @@ def _write_result(url: str, result: str, settings: Settings | None) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that exits with `PERMANENT`: the same arguments will be wrong the next time, too."""
+    """A parser that exits with status `PERMANENT`, because a retry with the same arguments would fail again."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit."""
@@ -85,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Build the parser: the options of every stage, and those that each stage adds."""
+    """Build the parser, which has one subcommand for each stage, with the common options and the stage's own options."""
     parser = _Parser(prog="python -m pipelines")
     stages = parser.add_subparsers(dest="stage", required=True)
     for name in STAGES:

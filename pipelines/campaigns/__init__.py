@@ -1,5 +1,5 @@
-"""What Airflow does for campaigns: orders of its users, approvals, lists of targets, and the proof.
+"""Tasks that Airflow runs for campaigns: its users' orders, approvals, lists of targets, and proofs.
 
-It promises that every order names the person who gave it, and that a task that is run again orders nothing twice. It needs the
-API, and where a list is resolved or a campaign proved, the lake and the recorder.
+Every order names the person who gave it, and a task that is run again does not repeat its order. All tasks need the API.
+Resolving a list and proving a campaign also need the lake; recording a list needs the recorder, too.
 """

@@ -1,4 +1,4 @@
-"""A client of Manifold's API, which shows the named token of the jobs."""
+"""A client of Manifold's API, which authenticates with the jobs' own token."""
 
 from typing import Any
 
@@ -8,48 +8,50 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.runtime.tls import verified
 from manifold.settings import Settings
 
-WAIT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Api:
-    """Asks the API about campaigns. `by`: the user for whom it orders."""
+    """Sends requests about campaigns to the API. Orders are given in the name of the user `by`."""
 
     def __init__(self, settings: Settings, by: str = "") -> None:
         token = settings.api_token.get_secret_value()
         self._url = f"{settings.api}/api/v1"
         self._headers = {"Authorization": f"Bearer {token}"} if token else settings.bearer
-        self._headers |= {"On-Behalf-Of": by} if by else {}
-        self._trust = verified(settings, self._url)
+        if by:
+            self._headers = self._headers | {"On-Behalf-Of": by}
+        self._tls_context = verified(settings, self._url)
 
     def get(self, path: str) -> Any:
-        """The answer under /api/v1.
+        """Send a GET request to `path`, which is relative to /api/v1, and return the JSON of the response.
 
         Raises:
-            Retryable: the API does not answer, or cannot now.
-            Permanent: it refuses; the message says why.
+            Retryable: the API does not answer, or answers with a server error.
+            Permanent: the API refuses the request; the message says why.
         """
-        return self._ask("GET", path)
+        return self._request("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer to an order; it raises what `get` does."""
-        return self._ask("POST", path, json=body)
+        """Post an order to `path`, and return the JSON of the response. Raises the same errors as `get`."""
+        return self._request("POST", path, json=body)
 
-    def _ask(self, method: str, path: str, **body: Any) -> Any:
+    def _request(self, method: str, path: str, **body: Any) -> Any:
         url = f"{self._url}{path}"
         try:
-            answer = httpx.request(method, url, headers=self._headers, timeout=WAIT_S, verify=self._trust, **body)
+            response = httpx.request(method, url, headers=self._headers, timeout=TIMEOUT_S, verify=self._tls_context, **body)
         except (httpx.HTTPError, OSError) as exc:
             raise Retryable(f"{url} does not answer ({exc}); see MANIFOLD_API_URL and `manifold status`") from exc
-        if answer.is_success:
-            return answer.json()
-        reason = _reason(answer)
-        if answer.is_server_error:
-            raise Retryable(f"{method} {url}: {answer.status_code}: {reason}")
-        raise Permanent(f"{method} {url}: {answer.status_code}: {reason}")
+        if response.is_success:
+            return response.json()
+        message = f"{method} {url}: {response.status_code}: {_error_detail(response)}"
+        if response.is_server_error:
+            raise Retryable(message)
+        raise Permanent(message)
 
 
-def _reason(answer: httpx.Response) -> str:
+def _error_detail(response: httpx.Response) -> str:
+    """The `detail` of an error response or, if it has none, the beginning of its text."""
     try:
-        return str(answer.json()["detail"])
+        return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        return answer.text[:200]
+        return response.text[:200]

@@ -12,20 +12,23 @@ from manifold.settings import Settings
 from pipelines.campaigns.api import Api
 
 ORDERS = ("pause", "resume", "cancel", "pass", "retry", "approve", "refuse")
-NONE = "none"  # the effect of an order that did not fit
+NO_EFFECT = "none"  # the API's `effect` of an order that the campaign's state does not allow
 
 log = structlog.get_logger(__name__)
 
 
 def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str, **fields: Any) -> dict[str, Any]:
-    """Post the order `do` (one of `ORDERS`) and return the API's answer.
+    """Post the order `do` (one of `ORDERS`) in the name of the user `by`, and return the API's response.
 
-    `fields` are those of the order, such as `wave`; None ones are left out. A repeat within the same run has the same token, so
-    it counts once. `refuse` with a `wave` posts nothing: a gate that nobody approves stays held. Without one it refuses the plan.
+    `fields` are the order's fields, such as `wave`; fields that are None are left out. An order that is repeated within the run
+    `run_id` has the same token, so it takes effect once.
+
+    `refuse` without a wave refuses the plan. `refuse` with a wave refuses the wave's gate, and posts nothing: a gate that nobody
+    approves stays held.
 
     Raises:
-        Permanent: a field is wrong, or the API refuses the order.
-        Retryable: the API does not answer, or cannot now.
+        Permanent: a field is wrong, the API refuses the order, or the order had no effect.
+        Retryable: the API does not answer, or answers with a server error.
     """
     if not is_id(campaign):
         raise Permanent(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}")
@@ -37,10 +40,11 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
     if do == "refuse" and wave is not None:
         log.info("gate not approved; it stays held", campaign=campaign, wave=wave)
         return {"campaign": campaign, "do": do, "by": by, "seq": None, "effect": "the gate stays held"}
-    token = hashlib.sha256(repr((run_id, do, campaign, by, sorted(fields.items()))).encode()).hexdigest()[:32]
+    content = repr((run_id, do, campaign, by, sorted(fields.items())))
+    token = hashlib.sha256(content.encode()).hexdigest()[:32]
     body = {name: value for name, value in fields.items() if value is not None} | {"token": token}
-    answer: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
-    if answer["effect"] == NONE:
-        raise Permanent(f"{do} of {campaign} is on record as {answer['seq']} and had no effect: {answer['reason']}")
-    log.info("campaign ordered", campaign=campaign, do=do, by=answer["by"], seq=answer["seq"], effect=answer["effect"])
-    return answer
+    response: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
+    if response["effect"] == NO_EFFECT:
+        raise Permanent(f"{do} of {campaign} is on record as {response['seq']} and had no effect: {response['reason']}")
+    log.info("campaign ordered", campaign=campaign, do=do, by=response["by"], seq=response["seq"], effect=response["effect"])
+    return response

@@ -26,8 +26,9 @@ from manifold.settings import Settings
 
 FOLDER, INDEX, PROOF, TARGETS = "campaigns", "index.html", "proof.json", "targets.csv"
 COLUMNS = ("vin", "wave_name", "zone", "state", "since")
-MAX_NAMED = 10  # findings in the error message
-LOADER = ChoiceLoader([PackageLoader("pipelines.campaigns", "pages"), PackageLoader("expectations", "pages")])  # style.html
+MAX_NAMED_FINDINGS = 10  # in the error message
+# The templates of the pages, and `style.html`, which they share with the audit's reports.
+LOADER = ChoiceLoader([PackageLoader("pipelines.campaigns", "pages"), PackageLoader("expectations", "pages")])
 PAGES = Environment(loader=LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text), safe="")
 PAGES.filters["instant"] = lambda ms: (
@@ -38,67 +39,80 @@ log = structlog.get_logger(__name__)
 
 
 def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campaign: str = "", days: float = 0) -> dict[str, Any]:
-    """Prove a campaign, or all that had an order in the last `days` (0: ever); return what was found of each.
+    """Prove one campaign or, if `campaign` is empty, every campaign that had an order in the last `days` (0: at any time).
+
+    Return the number of campaigns, and the address of the page that lists the proofs.
 
     Raises:
         Permanent: the lake has no record of the campaign.
-        Retryable: a proof failed. Try again: the tables of a run become visible one after the other.
+        Retryable: a proof failed. A retry may succeed, because the tables of a run become visible one after the other.
     """
-    names = [campaign] if campaign else _names(catalog, now, days)
-    reports, found = open_reports(settings), dict[str, list[dict[str, Any]]]()
+    names = [campaign] if campaign else _recent_campaigns(catalog, now, days)
+    reports = open_reports(settings)
+    findings: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        known = read_campaign(catalog, name)
-        found[name] = _publish(reports, name, known, now)
-        log.info("campaign verified", campaign=name, facts=len(known.facts), findings=len(found[name]))
-    _write(reports, f"{FOLDER}/{INDEX}", PAGES.get_template("proofs.html").render(proofs=list(_kept(reports))))
-    wrong = [f"{name}: {_sentence(each)}" for name, listed in found.items() for each in listed]
-    if wrong:
-        more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
-        raise Retryable(f"not proved: {'; '.join(wrong[:MAX_NAMED])}{more}; see {reports.address(f'{FOLDER}/{INDEX}')}")
-    return {"campaigns": len(names), "report": reports.address(f"{FOLDER}/{INDEX}")}
+        recorded = read_campaign(catalog, name)
+        findings[name] = _publish(reports, name, recorded, now)
+        log.info("campaign verified", campaign=name, facts=len(recorded.facts), findings=len(findings[name]))
+    index_page = PAGES.get_template("proofs.html").render(proofs=list(_published_proofs(reports)))
+    _write(reports, f"{FOLDER}/{INDEX}", index_page)
+    address = reports.address(f"{FOLDER}/{INDEX}")
+    texts = [f"{name}: {_finding_text(finding)}" for name, of_campaign in findings.items() for finding in of_campaign]
+    if texts:
+        unnamed = len(texts) - MAX_NAMED_FINDINGS
+        more = f", and {unnamed} more" if unnamed > 0 else ""
+        raise Retryable(f"not proved: {'; '.join(texts[:MAX_NAMED_FINDINGS])}{more}; see {address}")
+    return {"campaigns": len(names), "report": address}
 
 
-def _names(catalog: Catalog, now: datetime, days: float) -> list[str]:
-    since: BooleanExpression = where(GreaterThanOrEqual, "at", now - timedelta(days=days)) if days else AlwaysTrue()
+def _recent_campaigns(catalog: Catalog, now: datetime, days: float) -> list[str]:
+    """The campaigns that had an order in the last `days` (0: at any time), in alphabetical order."""
+    is_recent: BooleanExpression = where(GreaterThanOrEqual, "at", now - timedelta(days=days)) if days else AlwaysTrue()
     table = catalog.load_table(CAMPAIGN_EVENTS.identifier)
-    return sorted(set(table.scan(since, ("campaign",)).to_arrow()["campaign"].to_pylist()))
+    return sorted(set(table.scan(is_recent, ("campaign",)).to_arrow()["campaign"].to_pylist()))
 
 
-def _publish(reports: Files, name: str, known: LakeRecord, now: datetime) -> list[dict[str, Any]]:
-    """Write the page of one campaign; return what its verification found."""
-    proof = report(known.facts, known.sent)
+def _publish(reports: Files, name: str, recorded: LakeRecord, now: datetime) -> list[dict[str, Any]]:
+    """Prove one campaign, and write its page, its proof and its targets. Return the facts that contradict the plan."""
+    proof = report(recorded.facts, recorded.sent)
     folder = f"{FOLDER}/{_folder(name)}"
-    stamped = proof | {"campaign": name, "folder": _folder(name), "as_of": now.isoformat(timespec="seconds")}
-    reports.write(f"{folder}/{TARGETS}", _csv(fold(Campaign(), known.facts)))
-    reports.write(f"{folder}/{PROOF}", encode(stamped))
-    _write(reports, f"{folder}/{INDEX}", PAGES.get_template("proof.html").render(proof=stamped))
+    proof_with_names = proof | {"campaign": name, "folder": _folder(name), "as_of": now.isoformat(timespec="seconds")}
+    reports.write(f"{folder}/{TARGETS}", _targets_csv(fold(Campaign(), recorded.facts)))
+    reports.write(f"{folder}/{PROOF}", encode(proof_with_names))
+    _write(reports, f"{folder}/{INDEX}", PAGES.get_template("proof.html").render(proof=proof_with_names))
     findings: list[dict[str, Any]] = proof["falsifications"]
     return findings
 
 
-def _sentence(finding: dict[str, Any]) -> str:
+def _finding_text(finding: dict[str, Any]) -> str:
     return " ".join(filter(None, (finding["kind"], finding["vin"], finding["detail"])))
 
 
 def _folder(name: str) -> str:
-    """The folder of a campaign's pages. Names that begin with a dot could lead elsewhere, and are served to nobody."""
+    """The folder of a campaign's pages.
+
+    A name that begins with a dot gets a prefix: `..` would lead out of the folder, and hidden folders are not served.
+    """
     return f"_{name}" if name.startswith(".") else name
 
 
-def _csv(campaign: Campaign) -> bytes:
-    """The targets with their states, in the order of waves and draw."""
+def _targets_csv(campaign: Campaign) -> bytes:
+    """The targets with their states as CSV, ordered by wave, and within a wave as they were drawn."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     if campaign.decided.plan is not None:
-        rows, _ = views.targets(campaign, limit=len(campaign.decided.targets) or 1)
+        rows, _ = views.targets(campaign, limit=len(campaign.decided.targets) or 1)  # the limit must not be 0
         writer.writerows(rows)
     return text.getvalue().encode()
 
 
-def _kept(reports: Files) -> Iterator[dict[str, Any]]:
+def _published_proofs(reports: Files) -> Iterator[dict[str, Any]]:
     for path in sorted(reports.below(FOLDER)):
-        if path.endswith(f"/{PROOF}") and (content := reports.read(path)) is not None:
+        if not path.endswith(f"/{PROOF}"):
+            continue
+        content = reports.read(path)
+        if content is not None:  # None if the file was removed since it was listed
             yield json.loads(content)
 
 

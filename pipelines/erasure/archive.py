@@ -1,4 +1,4 @@
-"""Erases a vehicle from the archive: rewrites each segment that names it, whole or not at all."""
+"""Erases a vehicle from the archive: rewrites each segment that names the vehicle, in one atomic replacement of its file."""
 
 import base64
 import json
@@ -25,97 +25,109 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Rewritten:
-    """Counts and paths of the segments that were searched and rewritten."""
+    """The result of erasing a vehicle from the archive."""
 
-    files: int = 0  # that were searched
-    segments: list[str] = field(default_factory=list)  # that were rewritten
-    messages: int = 0  # that were changed or removed
-    unreadable: list[str] = field(default_factory=list)  # files that are not valid segments but name it, to be removed whole
+    files: int = 0  # number of files that were searched
+    segments: list[str] = field(default_factory=list)  # paths of segments that were rewritten
+    messages: int = 0  # number of messages that were changed or removed
+    unreadable: list[str] = field(default_factory=list)  # paths of invalid segments that name the vehicle; to be removed
 
 
 def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> Rewritten:
-    """Rewrite the segments that name the vehicle; `dry`: only find them. A repeated call resumes after an interruption.
+    """Rewrite the segments that name the vehicle. With `dry`, only find them. A repeated call resumes after an interruption.
 
-    The file keeps its path, so the ledger knows it; messages keep their seqs. Concurrent readers get either the old or the new
-    file, whole.
+    A segment keeps its path, so the ledger still knows it, and its messages keep their seqs. Concurrent readers get either the
+    old file or the new file.
     """
-    done = Rewritten()
+    result = Rewritten()
     for segment in chain.from_iterable(archive.walk()):
-        done.files += 1
+        result.files += 1
         try:
             content = archive.read(segment.path)
-        except FileNotFoundError:  # past its retention
+        except FileNotFoundError:  # garbage collection has removed it since the archive was listed
             continue
         try:
-            again, changed = without(segment, content, named)
+            new_content, changed_messages = segment_without(segment, content, named)
         except Unreadable:
             if named.is_in(segment.path) or named.is_in(content):
-                done.unreadable.append(segment.path)
+                result.unreadable.append(segment.path)
             continue
-        if changed:
+        if changed_messages:
             if not dry:
-                archive.replace(segment.path, again)
-            done.segments.append(segment.path)
-            done.messages += changed
-    return done
+                archive.replace(segment.path, new_content)
+            result.segments.append(segment.path)
+            result.messages += changed_messages
+    return result
 
 
-def without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | bytes, int]:
-    """Return the segment without the vehicle (a table, or the bytes of a text file), and how many of its messages named it.
+def segment_without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | bytes, int]:
+    """Return the segment without the vehicle, and the number of its messages that named the vehicle.
+
+    The segment is a table if it is a Parquet file, else the bytes of a text file.
 
     Raises:
-        Unreadable: these bytes are not a valid segment.
+        Unreadable: the bytes are not a valid segment.
     """
     if is_parquet(segment.path):
         messages = decode(segment.path, content).messages
         changes = dict(_changes(segment, messages, named))
         if not changes:
             return messages, 0
-        kept = messages.filter(pa.array([place not in changes for place in range(messages.num_rows)]))
-        changed = [row for row in changes.values() if row is not None]
-        table = pa.concat_tables([kept.cast(SEGMENT_SCHEMA), pa.Table.from_pylist(changed, schema=SEGMENT_SCHEMA)])
+        is_unchanged = pa.array([index not in changes for index in range(messages.num_rows)])
+        unchanged = messages.filter(is_unchanged).cast(SEGMENT_SCHEMA)
+        replacements = [row for row in changes.values() if row is not None]
+        table = pa.concat_tables([unchanged, pa.Table.from_pylist(replacements, schema=SEGMENT_SCHEMA)])
         return table.sort_by("seq"), len(changes)
-    messages = from_lines(segment.path, content).messages  # in line order; bad lines come last
+    messages = from_lines(segment.path, content).messages
     changes = dict(_changes(segment, messages, named))
-    return (_lines(segment.path, content, messages, changes), len(changes)) if changes else (content, 0)
+    if not changes:
+        return content, 0
+    return _text_file(segment.path, content, messages, changes), len(changes)
 
 
 def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tuple[int, Row | None]]:
-    """Yield (index, replacement) of each message that names the vehicle; None removes it."""
-    perhaps = pc.or_(
+    """Yield (index, replacement) for each message that names the vehicle. If the replacement is None, the message is removed."""
+    # A quick test selects the messages to look at.
+    is_candidate = pc.or_(
         named.may_be_in(messages["payload"], escaped=segment.stream is not Stream.DATA), named.may_be_in(messages["topic"])
     )
-    if segment.stream in STREAMS and named.opaque:
-        perhaps = pc.or_(perhaps, pc.is_valid(messages["refused_because"]))
+    if segment.stream in STREAMS and named.opaque:  # the payloads of refused signal messages are sealed
+        is_candidate = pc.or_(is_candidate, pc.is_valid(messages["refused_because"]))
     headers = messages["headers"].combine_chunks()
-    items = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
-    if len(items) and pc.any(named.may_be_in(items)).as_py():
-        perhaps = pa.array([True] * messages.num_rows)
-    places = pc.indices_nonzero(perhaps)
-    for place, row in zip(places.to_pylist(), messages.take(places).to_pylist(), strict=True):
-        again = named.without(segment.stream, row)
-        if again is not row:
-            yield place, again
+    header_values = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
+    if len(header_values) and pc.any(named.may_be_in(header_values)).as_py():  # in an unknown message
+        is_candidate = pa.array([True] * messages.num_rows)
+    indices = pc.indices_nonzero(is_candidate)
+    for index, message in zip(indices.to_pylist(), messages.take(indices).to_pylist(), strict=True):
+        replacement = named.without(segment.stream, message)
+        if replacement is not message:
+            yield index, replacement
 
 
-def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:
-    """Keep every message on its line, with its seq; a removed one leaves an empty line, because bad lines go by their number."""
+def _text_file(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:
+    """Write the lines of a text file again, with the changes (index in `messages` → replacement).
+
+    Every message stays on its line, and a removed message leaves an empty line, because an invalid line is identified by its
+    number. The seq of a valid message is written into its line. `messages` has the valid lines in order, then the invalid lines,
+    which have negative seqs.
+    """
     rows = messages.to_pylist()
-    bad = {int(row["topic"].rpartition(":")[2]): place for place, row in enumerate(rows) if row["seq"] < 0}
-    good = iter(place for place, row in enumerate(rows) if row["seq"] >= 0)
-    again: list[bytes] = []
+    index_of_invalid = {_line_number(row): index for index, row in enumerate(rows) if row["seq"] < 0}
+    valid_indices = iter(index for index, row in enumerate(rows) if row["seq"] >= 0)
+    new_lines: list[bytes] = []
     for number, line in enumerate(lines_of(plain(path, content)), start=1):
-        if number not in bad and not line.strip():
-            again.append(b"")
+        is_invalid = number in index_of_invalid
+        if not is_invalid and not line.strip():
+            new_lines.append(b"")
             continue
-        place = bad[number] if number in bad else next(good)
-        if place in changes:
-            row = changes[place]
-            again.append(b"" if row is None else _line(row))
+        index = index_of_invalid[number] if is_invalid else next(valid_indices)
+        if index in changes:
+            replacement = changes[index]
+            new_lines.append(b"" if replacement is None else _line(replacement))
         else:
-            again.append(line if number in bad else _line(rows[place]))
+            new_lines.append(line if is_invalid else _line(rows[index]))
     codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
-    text = b"\n".join(again) + b"\n"
+    text = b"\n".join(new_lines) + b"\n"
     if codec is None:
         return text
     sink = pa.BufferOutputStream()
@@ -124,7 +136,15 @@ def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row
     return bytes(sink.getvalue())
 
 
+def _line_number(row: Row) -> int:
+    """The number of an invalid line, which `from_lines` appends to its topic."""
+    return int(row["topic"].rpartition(":")[2])
+
+
 def _line(row: Row) -> bytes:
-    line = {name: row[name] for name in ("seq", "topic", "qos", "applied", "refused_because") if row[name] is not None}
-    line |= {"received_at": row["received_at"].isoformat(), "headers": dict(row["headers"] or ())}
-    return json.dumps(line | {"payload_base64": base64.b64encode(row["payload"]).decode()}).encode()
+    """Encode a message as a line of JSON."""
+    fields = {name: row[name] for name in ("seq", "topic", "qos", "applied", "refused_because") if row[name] is not None}
+    fields["received_at"] = row["received_at"].isoformat()
+    fields["headers"] = dict(row["headers"] or ())
+    fields["payload_base64"] = base64.b64encode(row["payload"]).decode()
+    return json.dumps(fields).encode()

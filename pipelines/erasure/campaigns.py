@@ -1,4 +1,4 @@
-"""Removes a vehicle from orders to campaigns: from the recorded messages, and from rows of the lake. Pure."""
+"""Removes a vehicle from orders to campaigns, which are in recorded messages and in rows of the lake. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,24 +16,26 @@ from manifold.contracts.topics import CAMPAIGN
 
 
 def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool]) -> bytes | None:
-    """The same order without the vehicle; None if nothing is left of it, or if the payload cannot be decoded.
+    """Return the encoded order without the vehicle; None if nothing is left of it, or if the payload cannot be decoded.
 
-    The vehicle is removed from a list of targets and from the VINs of a plan. A reason that names it becomes empty. An order
-    that names the vehicle anywhere else is removed as a whole, and so is a plan that would be invalid without the vehicle.
+    The vehicle is removed from a list of targets and from the VINs of a plan. A reason that names the vehicle becomes empty. An
+    order that names the vehicle anywhere else is removed as a whole, and so is an order whose plan would be invalid without the
+    vehicle. `names_it` tells whether bytes name the vehicle.
     """
     order = decode(payload)
     if isinstance(order, Refused):
         return None
-    rest = _order_without(order, vin)
-    if rest is not None and names_it(rest.why.encode()):
-        rest = replace(rest, why="")
-    if rest is None or names_it(encoded := encode(rest)):
+    reduced = _order_without(order, vin)
+    if reduced is None:
         return None
-    return encoded
+    if names_it(reduced.why.encode()):
+        reduced = replace(reduced, why="")
+    encoded = encode(reduced)
+    return None if names_it(encoded) else encoded
 
 
 def _order_without(order: Command, vin: str) -> Command | None:
-    """The order without `vin` in its targets or its plan; None if nothing is left."""
+    """Return the order without `vin` in its targets or its plan; None if no target or no valid plan is left."""
     if isinstance(order, AddTargets):
         others = tuple(target for target in order.targets if target.vin != vin)
         return replace(order, targets=others) if others else None
@@ -44,37 +46,48 @@ def _order_without(order: Command, vin: str) -> Command | None:
 
 
 def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
-    """The plan without `vin` in its lists of VINs; None if one of them would be empty, which no plan may have."""
-    rest: dict[str, Any] = {}
+    """Return the plan without `vin` in its lists of VINs; None if such a list would be empty, which makes a plan invalid."""
+    reduced: dict[str, Any] = {}
     for name, value in plan.items():
-        parts = value if name == "waves" and isinstance(value, list) else [value]
-        kept = [_without_vin(part, vin) for part in parts]
-        if any(isinstance(part, dict) and part.get("vins") == [] for part in kept):
+        if name == "waves" and isinstance(value, list):
+            reduced[name] = [_without_vin(wave, vin) for wave in value]
+            parts = reduced[name]
+        else:
+            reduced[name] = _without_vin(value, vin)
+            parts = [reduced[name]]
+        if any(isinstance(part, dict) and part.get("vins") == [] for part in parts):
             return None
-        rest[name] = kept if parts is value else kept[0]
-    return rest
+    return reduced
 
 
 def _without_vin(part: Any, vin: str) -> Any:
+    """Return a part of a plan without `vin` in its list `vins`, if it has one."""
     if not isinstance(part, dict) or not isinstance(part.get("vins"), list):
         return part
-    return part | {"vins": [each for each in part["vins"] if each != vin]}
+    return part | {"vins": [other for other in part["vins"] if other != vin]}
 
 
 def rows_of(orders: Mapping[int, bytes]) -> dict[str, pa.Table]:
-    """The rows that ingest makes of these recorded orders (by seq), by table."""
+    """Make the rows that ingest makes of these recorded orders (seq → payload). Return them by table."""
     envelopes = [Envelope(seq, datetime_of(seq), Stream.CAMPAIGN, CAMPAIGN, payload) for seq, payload in orders.items()]
-    limits = parsing.Limits(max_ids=0, max_data_bytes=0)  # of triggers and data
-    found = [row for batch in parsing.campaigns(to_arrow(envelopes), limits) for row in batch.to_pylist()]
-    accepted = [row for row in found if row["reason"] is None]
-    listed = [row | target for row in accepted for target in row["targets"]]
-    plans = [row for row in accepted if row["plan"] is not None]
-    rows = ((CAMPAIGNS, plans), (CAMPAIGN_EVENTS, accepted), (CAMPAIGN_TARGETS, listed))
-    return {table.name: _table(table, each) for table, each in rows}
+    limits = parsing.Limits(max_ids=0, max_data_bytes=0)  # not used, because these limits concern triggers and data
+    parsed = [row for batch in parsing.campaigns(to_arrow(envelopes), limits) for row in batch.to_pylist()]
+    events = [row for row in parsed if row["reason"] is None]
+    plans = [row for row in events if row["plan"] is not None]
+    targets = [row | target for row in events for target in row["targets"]]
+    return {
+        CAMPAIGNS.name: _arrow_rows(CAMPAIGNS, plans),
+        CAMPAIGN_EVENTS.name: _arrow_rows(CAMPAIGN_EVENTS, events),
+        CAMPAIGN_TARGETS.name: _arrow_rows(CAMPAIGN_TARGETS, targets),
+    }
 
 
-def _table(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
-    complete = [
-        {c.name: datetime_of(row["seq"]) if c.name == table.day_of else row[c.name] for c in table.columns} for row in rows
-    ]
-    return pa.Table.from_pylist(complete, schema=table.arrow_schema)
+def _arrow_rows(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
+    """Convert the rows into the table's schema. The column by whose day the table is partitioned has the instant of the seq."""
+    complete_rows = []
+    for row in rows:
+        complete = {column.name: row[column.name] for column in table.columns if column.name != table.day_of}
+        if table.day_of is not None:
+            complete[table.day_of] = datetime_of(row["seq"])
+        complete_rows.append(complete)
+    return pa.Table.from_pylist(complete_rows, schema=table.arrow_schema)

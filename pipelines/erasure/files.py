@@ -1,8 +1,9 @@
-"""Expires snapshots with the vehicle's rows, and finally searches every file of the tables and the warehouse for its name."""
+"""Expires the snapshots that have the vehicle's rows, and searches every file of tables and warehouse for its name."""
 
 import contextlib
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,9 +28,9 @@ from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.rebase import is_change_of
 
 ROW_BATCH_SIZE = 50_000
-_SINCE = ("seq", "first_seen_at")  # columns that tell when a row arrived
-_AVRO = re.compile(rb"Obj\x01")
-_SYNC = 16  # bytes of the sync marker between an Avro file's blocks
+_ARRIVAL_COLUMNS = ("seq", "first_seen_at")  # tell when a row arrived
+_AVRO_MAGIC = re.compile(rb"Obj\x01")
+_SYNC_MARKER_SIZE = 16  # bytes of the marker after each block of an Avro file
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,19 +38,21 @@ class Found:
     """A place that still names the vehicle."""
 
     where: str  # a file, or a Redis key
-    what: str  # the column, or the kind of place
-    count: int = 1
+    what: str  # the column of the file, or the kind of content
+    count: int = 1  # number of rows or members that name the vehicle
 
 
 def expire(catalog: Catalog, published: int, now: datetime) -> int:
-    """Expire unneeded snapshots, and drop branches of runs that began before the erasure; return the number of snapshots.
+    """Expire unneeded snapshots, and drop branches of runs that began before the erasure. Return the number of snapshots.
 
-    `published` is the snapshot of `ingested_segments` by which the erasure is committed: a run not based on it, or on a later
-    one, can no longer be published. Main keeps the history that leads to the changes of runs that may have to be finished.
+    `published` is the id of the snapshot of `ingested_segments` by which the erasure is committed. A run that began before this
+    snapshot can no longer be published, so its branches are dropped. On main, the history stays down to the changes of runs that
+    may have to be finished.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
-        if branch.startswith(PREFIX) and published not in _line(segments, ref.snapshot_id):
+        began_before_erasure = published not in _history(segments, ref.snapshot_id)
+        if branch.startswith(PREFIX) and began_before_erasure:
             drop_branches(catalog, branch)
     before_ms = round(now.timestamp() * 1000)
     for table in run_tables_of(catalog):
@@ -57,30 +60,35 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
         for name, ref in loaded.refs().items():
             head = loaded.snapshot_by_id(ref.snapshot_id)
             if name.startswith(REPEAT) and head is not None and head.timestamp_ms < before_ms:
-                drop_branch(catalog, table, name)  # left by a killed process
+                drop_branch(catalog, table, name)  # a killed process has left it
             elif name.startswith(PREFIX) and BEGAN + name not in catalog.load_table(SEGMENTS.identifier).properties:
-                drop_branch(catalog, table, name)  # of a run that was closed while it was still being written
-    # `ingested_segments` names no vehicle, and its history tells which runs are committed.
+                drop_branch(catalog, table, name)  # its run was closed while a process was still writing to the branch
+    # The ledger is left out: it names no vehicle, and its history tells which runs are committed.
     return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 
 
 @retry_conflicts
 def _expire(catalog: Catalog, table: Table) -> int:
-    needed = {
+    """Expire the snapshots of one table that are not needed; return their number."""
+    unfinished_ids = {
         pinned.snapshot_id
         for run in unfinished(catalog.load_table(SEGMENTS.identifier))
         for pinned in pins_in(run)
         if pinned.table is table
     }
     loaded = catalog.load_table(table.identifier)
-    heads = {name: _line(loaded, ref.snapshot_id) for name, ref in loaded.refs().items()}
-    main = heads.pop(MAIN)
-    snapshots = (_snapshot(loaded, snapshot_id) for snapshot_id in main)
-    wanted = (place for place, snapshot in enumerate(snapshots) if any(is_change_of(snapshot, pin) for pin in needed))
-    staying = set(main[: max(wanted, default=0) + 1])
-    for line in heads.values():  # the branch of a run keeps the run's own snapshots and its base
-        base = next((place for place, snapshot_id in enumerate(line) if snapshot_id in main), 0)
-        staying.update(line[: base + 1])
+    history_of_branch = {name: _history(loaded, ref.snapshot_id) for name, ref in loaded.refs().items()}
+    main = history_of_branch.pop(MAIN)
+    oldest_staying = 0  # index in `main`: the newest snapshot, or the oldest with the changes of an unfinished run
+    for index, snapshot_id in enumerate(main):
+        snapshot = _snapshot(loaded, snapshot_id)
+        if any(is_change_of(snapshot, unfinished_id) for unfinished_id in unfinished_ids):
+            oldest_staying = index
+    staying = set(main[: oldest_staying + 1])
+    for history in history_of_branch.values():
+        # A branch keeps the snapshots of its run, and the snapshot of main on which the run began.
+        base = next((index for index, snapshot_id in enumerate(history) if snapshot_id in main), 0)
+        staying.update(history[: base + 1])
     old = [snapshot.snapshot_id for snapshot in loaded.snapshots() if snapshot.snapshot_id not in staying]
     if old:
         loaded.maintenance.expire_snapshots().by_ids(old).commit()
@@ -93,86 +101,94 @@ def _snapshot(table: IcebergTable, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def _line(table: IcebergTable, head: int) -> list[int]:
+def _history(table: IcebergTable, head: int) -> list[int]:
     """The ids of a snapshot and its ancestors, newest first, as far back as they are kept."""
-    line: list[int] = []
+    history: list[int] = []
     snapshot = table.snapshot_by_id(head)
     while snapshot is not None:
-        line.append(snapshot.snapshot_id)
+        history.append(snapshot.snapshot_id)
         snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
-    return line
+    return history
 
 
 def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
-    """Remove files in the tables' folders that no snapshot references and that name the vehicle; return how many.
+    """Remove the files in the tables' folders that name the vehicle and that no snapshot references. Return their number.
 
-    Other unreferenced files stay: they may belong to a process that is about to commit. No process can still commit a file that
-    names the vehicle: a commit that replaces a rewritten file is refused, and a run that began before the erasure is overtaken.
+    Other unreferenced files stay, because they may belong to a process that is about to commit. No process can still commit
+    a file that names the vehicle: a commit that replaces a rewritten file is refused, and a run that began before the erasure is
+    overtaken.
     """
     removed = 0
     for table in tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        known = _referenced_files(loaded)
-        for filesystem, path, address in _files(loaded.location(), settings):
-            if address not in known and next(search(filesystem, path, named), None) is not None:
+        referenced = _referenced_files(loaded)
+        for filesystem, path, name in _files(loaded.location(), settings):
+            names_vehicle = name not in referenced and next(search(filesystem, path, named), None) is not None
+            if names_vehicle:
                 filesystem.delete_file(path)
                 removed += 1
     return removed
 
 
 def _referenced_files(table: IcebergTable) -> set[str]:
-    """The names of all files that the table's metadata references."""
-    known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    """The names (as `_without_scheme` writes them) of all files that the table's metadata references."""
+    addresses = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     manifests: dict[str, Any] = {}
     for snapshot in table.snapshots():
-        known.add(snapshot.manifest_list)
+        addresses.add(snapshot.manifest_list)
         manifests.update({manifest.manifest_path: manifest for manifest in snapshot.manifests(table.io)})
     for path, manifest in manifests.items():
-        known.add(path)
-        known.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True))
-    return {_plain(path) for path in known}
+        addresses.add(path)
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        addresses.update(entry.data_file.file_path for entry in entries)
+    return {_without_scheme(address) for address in addresses}
 
 
-def _plain(address: str) -> str:
-    """The address without its scheme: engines write one, two, or no slashes after it."""
+def _without_scheme(address: str) -> str:
+    """Remove the scheme and the slashes after it, because engines write no, one, two or three slashes."""
     return re.sub(r"^\w+:/*", "", address).lstrip("/")
 
 
 def _files(url: str, settings: Settings) -> Iterator[tuple[fs.FileSystem, str, str]]:
-    """Yield every file under `url`: its file system, its path there, and the name by which tables know it."""
+    """Yield (file system, path, name) of every file under `url`. The name is the path as `_without_scheme` writes it."""
     address = url if "://" in url else f"file://{re.sub(r'^file:', '', url)}"
     filesystem, root = open_storage(address, settings.s3)
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
         if info.type == fs.FileType.File:
-            yield filesystem, info.path, _plain(info.path)
+            yield filesystem, info.path, _without_scheme(info.path)
 
 
 def prove(catalog: Catalog, settings: Settings, named: Named) -> tuple[list[Found], int]:
-    """Find where files of the warehouse and the tables' folders name the vehicle; also return how many were searched."""
+    """Search all files of the warehouse and of the tables' folders for the vehicle.
+
+    Return the places that name the vehicle, and the number of files searched.
+    """
     folders = [catalog.load_table(table.identifier).location() for table in tables_of(catalog)]
-    if "://" in settings.warehouse_url:  # otherwise only the catalog knows where it is
+    if "://" in settings.warehouse_url:  # otherwise, only the catalog knows where the warehouse is
         folders.append(settings.warehouse_url)
     found: list[Found] = []
     searched: set[str] = set()
-    for filesystem, path, name in (file for folder in folders for file in _files(folder, settings)):
-        if name not in searched:
+    for folder in folders:
+        for filesystem, path, name in _files(folder, settings):
+            if name in searched:  # the tables' folders may be in the warehouse
+                continue
             searched.add(name)
-            with contextlib.suppress(FileNotFoundError):  # expired in the meantime
+            with contextlib.suppress(FileNotFoundError):  # the file has been removed since it was listed
                 found += search(filesystem, path, named)
     return found, len(searched)
 
 
 def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found]:
-    """Yield where a file names the vehicle: by its columns, its blocks, or its bytes."""
+    """Yield where a file names the vehicle: a Parquet file by column, any other file once."""
     if path.endswith(".parquet"):
         with filesystem.open_input_file(path) as file:
             try:
                 yield from _in_parquet(file, path, named)
                 return
             except (pa.ArrowException, OSError):
-                pass  # torn: its writer was killed
-    elif not named.opaque and (f"/{DATA.name}/" in path or f"/{ECQ_PAYLOAD.name}/" in path or f"/{XRAY_RAW.name}/" in path):
-        return  # column bounds of payloads, in which so short a name is found by chance
+                pass  # incomplete, because its writer was killed: its bytes are searched below
+    elif not named.opaque and any(f"/{table.name}/" in path for table in (DATA, ECQ_PAYLOAD, XRAY_RAW)):
+        return  # a manifest has bounds of payloads, in which a short name would be found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())
     for block in _blocks(content):
@@ -182,59 +198,75 @@ def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found
 
 
 def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]:
-    whole = pq.ParquetFile(file)
-    texts = [f.name for f in whole.schema_arrow if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
-    columns = [c for c in texts if c != "payload" or named.opaque or "topic" in texts]
-    since = (*_SINCE, *OF_QUEUES) if "client_id" in texts else _SINCE
-    counts: dict[str, int] = {}
-    for batch in whole.iter_batches(
-        ROW_BATCH_SIZE, columns=[*columns, *(name for name in since if name in whole.schema_arrow.names)]
-    ):
+    """Yield each column in which rows that arrived before the erasure name the vehicle."""
+    parquet = pq.ParquetFile(file)
+    schema = parquet.schema_arrow
+    text_columns = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+    # In opaque payloads, a short name would be found by chance. A file with topics is of quarantine, whose payloads are messages.
+    searches_payloads = named.opaque or "topic" in text_columns
+    columns = [column for column in text_columns if column != "payload" or searches_payloads]
+    arrival_columns = (*_ARRIVAL_COLUMNS, *OF_QUEUES) if "client_id" in text_columns else _ARRIVAL_COLUMNS
+    existing_arrival_columns = [name for name in arrival_columns if name in schema.names]
+    counts: Counter[str] = Counter()
+    for batch in parquet.iter_batches(ROW_BATCH_SIZE, columns=[*columns, *existing_arrival_columns]):
         rows = pa.Table.from_batches([batch])
         for row in matches(rows, named, tuple(columns)):
             if named.is_newer(row):
                 continue
-            for column in columns:
-                if row[column] is not None and named.is_in(row[column]):
-                    counts[column] = counts.get(column, 0) + 1
-    yield from (Found(path, column, count) for column, count in sorted(counts.items()))
+            counts.update(column for column in columns if row[column] is not None and named.is_in(row[column]))
+    for column, count in sorted(counts.items()):
+        yield Found(path, column, count)
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
-    """The bytes of a file; for an Avro file, its header and its decompressed blocks.
+    """Yield the bytes of a file to search: of an Avro file, its header and its decompressed blocks; of another file, all bytes.
 
-    Compressed bytes and sync markers are as good as random: a name of two characters is found there by chance.
+    Compressed bytes and sync markers of an Avro file are left out, because a name of two characters may be there by chance.
     """
-    if not _AVRO.match(content):
+    if not _AVRO_MAGIC.match(content):
         yield content
         return
-    head, entries = 4, -1
-    while entries:
-        entries, head = _long(content, head)
-        if entries < 0:
-            entries, (_, head) = -entries, _long(content, head)
-        for _ in range(2 * entries):
-            size, head = _long(content, head)
-            head += size
-    yield content[:head]
-    place = head + _SYNC
-    while place < len(content):
-        _, place = _long(content, place)
-        size, place = _long(content, place)
-        block = content[place : place + size]
+    header_end = _end_of_avro_header(content)
+    yield content[:header_end]
+    offset = header_end + _SYNC_MARKER_SIZE
+    while offset < len(content):
+        _, offset = _avro_long(content, offset)  # number of objects in the block
+        size, offset = _avro_long(content, offset)
+        block = content[offset : offset + size]
         try:
             yield zlib.decompress(block, wbits=-zlib.MAX_WBITS)
         except zlib.error:  # not compressed
             yield block
-        place += size + _SYNC
+        offset += size + _SYNC_MARKER_SIZE
 
 
-def _long(content: bytes, place: int) -> tuple[int, int]:
-    """Decode an Avro long; return it and the offset after it."""
-    number, shift = 0, 0
+def _end_of_avro_header(content: bytes) -> int:
+    """The offset after the header's metadata, at which the first sync marker begins.
+
+    The metadata is a map: groups of pairs, each after its number of pairs, until a group of no pairs.
+    """
+    offset = 4  # after the magic bytes
     while True:
-        byte = content[place]
+        pairs, offset = _avro_long(content, offset)
+        if pairs == 0:
+            return offset
+        if pairs < 0:  # then the size of the group in bytes follows
+            pairs = -pairs
+            _, offset = _avro_long(content, offset)
+        for _ in range(2 * pairs):  # a key or a value: its size, then its bytes
+            size, offset = _avro_long(content, offset)
+            offset += size
+
+
+def _avro_long(content: bytes, offset: int) -> tuple[int, int]:
+    """Decode an Avro long (variable-length, zigzag); return it, and the offset after it."""
+    number = 0
+    shift = 0
+    while True:
+        byte = content[offset]
         number |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if not byte & 0x80:
-            return (number >> 1) ^ -(number & 1), place
+        offset += 1
+        shift += 7
+        is_last = not byte & 0x80
+        if is_last:
+            return (number >> 1) ^ -(number & 1), offset

@@ -1,8 +1,8 @@
 """Finds where a message names a vehicle, and removes it from the message. Pure.
 
-A name is searched for as a word: `V1` is not in `V10`, and an ISO 3779 VIN is found where no letter or digit adjoins it. In
-opaque payloads a short name would be found by chance, so they are searched only for names of at least `OPAQUE_FROM`
-characters.
+A name is searched for as a word: `V1` is not found in `V10`, and an ISO 3779 VIN is found only where no letter or digit adjoins
+it. In opaque payloads, a short name would be found by chance, so such payloads are searched only for names of at least
+`MIN_LENGTH_IN_OPAQUE` characters.
 """
 
 import json
@@ -21,121 +21,154 @@ from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of
 from pipelines.erasure.campaigns import without_vehicle
-from pipelines.erasure.sealed import STREAMS, Opened, closed
+from pipelines.erasure.sealed import STREAMS, Opener, open_nothing
 
-OPAQUE_FROM = 8
-OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # seq columns in rows of compacted queues
+MIN_LENGTH_IN_OPAQUE = 8
+OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # columns of compacted queues that have seqs
 _ISO = re.compile(r"[0-9A-Z]{17}")
-_KNOWN = ("ids", "request_id", "data_id", "data")  # fields of a trigger
+_TRIGGER_FIELDS = ("ids", "request_id", "data_id", "data")
 
 Row = dict[str, Any]
 
 
 class Named:
-    """A vehicle's name in messages accepted before a seq; later messages may name it again.
+    """The name of a vehicle, to be erased from messages that were accepted before a seq. Later messages may name the vehicle.
 
-    `opened` opens refused messages of signals, which are sealed.
+    `opener` opens refused messages of signals, which are sealed.
     """
 
-    def __init__(self, vin: str, before: int, opened: Opened = closed) -> None:
-        self.vin, self.before, self._instant, self._opened = vin, before, datetime_of(before), opened
-        self.opaque = len(vin) >= OPAQUE_FROM
-        touching = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"
-        self._pattern = f"(?:^|[^{touching}]){re.escape(vin)}(?:[^{touching}]|$)"
-        self._word = re.compile(self._pattern.encode())
+    def __init__(self, vin: str, before: int, opener: Opener = open_nothing) -> None:
+        self.vin = vin
+        self.before = before
+        self._before_instant = datetime_of(before)
+        self._opener = opener
+        self.opaque = len(vin) >= MIN_LENGTH_IN_OPAQUE  # whether opaque payloads are searched
+        adjoining = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"  # characters that may not adjoin the name
+        pattern = f"(?:^|[^{adjoining}]){re.escape(vin)}(?:[^{adjoining}]|$)"
+        self._word = re.compile(pattern.encode())
 
     def is_in(self, text: str | bytes) -> bool:
-        """Whether the text names the vehicle, also in JSON escapes."""
+        """Whether the text names the vehicle, as it is or in JSON escapes."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        return bool(self._word.search(raw)) or (b"\\" in raw and bool(self._word.search(_unescaped(raw))))
+        if self._word.search(raw):
+            return True
+        return b"\\" in raw and bool(self._word.search(_unescaped(raw)))
 
     def is_in_sealed(self, seq: int, sealed: bytes) -> bool:
-        """Whether a sealed refused message of signals names the vehicle; for a short name, only topics are searched."""
-        return self.opaque and self.is_in(self._opened(seq, sealed))
+        """Whether a sealed refused message of signals names the vehicle. False for a short name, which is not searched for."""
+        return self.opaque and self.is_in(self._opener(seq, sealed))
 
     def is_newer(self, row: Row) -> bool:
-        """Whether a row arrived at or after `before`, by its seqs or by the first arrival of its data; such rows are kept."""
-        first = row.get("first_seen_at")
-        seqs = (row.get(name) for name in ("seq", *OF_QUEUES))
-        return any(seq is not None and seq >= self.before for seq in seqs) or (first is not None and first >= self._instant)
+        """Whether a row arrived at or after `before`, by its seqs or by the first arrival of its data. Such rows are kept."""
+        seqs = [row.get(name) for name in ("seq", *OF_QUEUES)]
+        if any(seq is not None and seq >= self.before for seq in seqs):
+            return True
+        first_seen_at = row.get("first_seen_at")
+        return first_seen_at is not None and bool(first_seen_at >= self._before_instant)
 
     def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
-        """Flag the values that may name the vehicle, by a quick test. With `escaped`, every value with a backslash may."""
-        found = pc.fill_null(pc.match_substring(column, self.vin), False)
-        return pc.or_(found, pc.fill_null(pc.match_substring(column, "\\"), False)) if escaped else found
+        """Flag the values that may name the vehicle, by a quick test. `escaped` tells that values may have JSON escapes."""
+        has_name = pc.fill_null(pc.match_substring(column, self.vin), False)
+        if not escaped:
+            return has_name
+        has_backslash = pc.fill_null(pc.match_substring(column, "\\"), False)
+        return pc.or_(has_name, has_backslash)
 
     def without(self, stream: Stream, row: Row) -> Row | None:
-        """An archived message without the vehicle: unchanged, changed, or None if nothing of it is left."""
+        """Remove the vehicle from an archived message.
+
+        Return the same object if the message does not change, a new row if it does, or None if the message must be removed.
+        """
         if stream is Stream.OUTCOME:
-            return self._outcome(row)
+            return self._outcome_without(row)
         if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):
-            return self._acknowledgement(row)
+            return self._acknowledgement_without(row)
         if row["seq"] >= self.before:
             return row
         if stream is Stream.TRIGGER:
-            return self._trigger(row)
+            return self._trigger_without(row)
         if stream is Stream.CAMPAIGN:
-            return self._order(row)
+            return self._order_without(row)
         if stream is Stream.ANSWER:
-            return self._answer(row)
-        named = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
+            return self._answer_without(row)
+        names_vehicle = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
         if stream in STREAMS and row["refused_because"] is not None:
-            named = named or self.is_in_sealed(row["seq"], row["payload"])
-        return None if named else self._without_headers(row)
+            names_vehicle = names_vehicle or self.is_in_sealed(row["seq"], row["payload"])
+        return None if names_vehicle else self._without_headers(row)
 
-    def _outcome(self, row: Row) -> Row | None:
+    def _outcome_without(self, row: Row) -> Row | None:
+        """Remove an outcome of the vehicle's entry if the entry is older than `before`, or the vehicle from another's reason."""
         try:
             record = OutcomeRecord.from_wire(row["payload"])
         except ValueError:
-            return None if row["seq"] < self.before and (self.is_in(row["payload"]) or self.is_in(row["topic"])) else row
+            return self._invalid_without(row)
         if record.vin == self.vin:
             return None if record.seq < self.before else row
         if record.reason is not None and self.is_in(str(record.reason)):
             row = row | {"payload": replace(record, reason=None).to_wire()}
         return self._without_headers(row)
 
-    def _acknowledgement(self, row: Row) -> Row | None:
+    def _acknowledgement_without(self, row: Row) -> Row | None:
+        """Remove an acknowledgement by the vehicle of a message before `before`, or the vehicle from another's reason."""
         try:
             record = EcqAck.from_wire(row["payload"])
         except ValueError:
-            return None if row["seq"] < self.before and (self.is_in(row["payload"]) or self.is_in(row["topic"])) else row
+            return self._invalid_without(row)
         if self.is_in(record.client_id):
             return None if record.seq < self.before and record.epoch < self.before else row
         if record.reason is not None and self.is_in(record.reason):
             row = row | {"payload": replace(record, reason=None).to_wire()}
         return self._without_headers(row)
 
-    def _trigger(self, row: Row) -> Row | None:
+    def _invalid_without(self, row: Row) -> Row | None:
+        """Remove a message that cannot be parsed if it names the vehicle."""
+        names_vehicle = self.is_in(row["payload"]) or self.is_in(row["topic"])
+        return None if row["seq"] < self.before and names_vehicle else row
+
+    def _trigger_without(self, row: Row) -> Row | None:
+        """Remove the vehicle from the ids of a trigger. A trigger for no other vehicle, and a refused trigger, is removed."""
         if not self.is_in(row["payload"]):
             return self._without_headers(row)
-        fields = _object(row["payload"])
+        if row["refused_because"] is not None:
+            return None
+        fields = _json_object(row["payload"])
         ids = fields.get("ids") if fields else None
-        if row["refused_because"] is not None or fields is None or not isinstance(ids, list):
+        if fields is None or not isinstance(ids, list):
             return None
-        others = [vin for vin in ids if vin != self.vin]
-        if not others or not all(isinstance(vin, str) for vin in others):  # nothing is left, or it was refused for its ids
+        other_ids = [vin for vin in ids if vin != self.vin]
+        has_only_text = all(isinstance(vin, str) for vin in other_ids)
+        if not other_ids or not has_only_text:  # no vehicle is left, or ingest refuses the trigger because of its ids
             return None
-        left = fields | {"ids": others}
-        if self.is_in(json.dumps(left, ensure_ascii=False)):  # perhaps in an unknown field
-            left = {name: left[name] for name in _KNOWN if name in left}
-        return self._without_headers(row | {"payload": json.dumps(left).encode()})
+        reduced = fields | {"ids": other_ids}
+        if self.is_in(json.dumps(reduced, ensure_ascii=False)):  # perhaps in a field that ingest does not read
+            reduced = {name: reduced[name] for name in _TRIGGER_FIELDS if name in reduced}
+        return self._without_headers(row | {"payload": json.dumps(reduced).encode()})
 
-    def _order(self, row: Row) -> Row | None:
+    def _order_without(self, row: Row) -> Row | None:
+        """Remove the vehicle from an order to a campaign. A refused order that names the vehicle is removed."""
         if not self.is_in(row["payload"]):
             return self._without_headers(row)
-        left = None if row["refused_because"] is not None else without_vehicle(row["payload"], self.vin, self.is_in)
-        return None if left is None else self._without_headers(row | {"payload": left})
+        if row["refused_because"] is not None:
+            return None
+        payload = without_vehicle(row["payload"], self.vin, self.is_in)
+        return None if payload is None else self._without_headers(row | {"payload": payload})
 
-    def _answer(self, row: Row) -> Row | None:
+    def _answer_without(self, row: Row) -> Row | None:
+        """Remove an answer of the vehicle, or the other fields than seq and status from an answer that names it."""
         if self.is_in(row["topic"]):
             return None
         if not self.is_in(row["payload"]):
             return self._without_headers(row)
-        fields = None if row["refused_because"] is not None else _object(row["payload"])
-        left = None if fields is None else json.dumps({name: fields.get(name) for name in ("seq", "status")}).encode()
-        return None if left is None or self.is_in(left) else self._without_headers(row | {"payload": left})
+        if row["refused_because"] is not None:
+            return None
+        fields = _json_object(row["payload"])
+        if fields is None:
+            return None
+        payload = json.dumps({name: fields.get(name) for name in ("seq", "status")}).encode()
+        return None if self.is_in(payload) else self._without_headers(row | {"payload": payload})
 
     def _without_headers(self, row: Row) -> Row:
+        """Remove the headers that name the vehicle. Headers of the platform itself stay."""
         headers: Mapping[str, str] = dict(row["headers"] or ())
         kept = {
             name: value
@@ -145,15 +178,17 @@ class Named:
         return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
 
 
-def _object(payload: bytes) -> dict[str, Any] | None:
+def _json_object(payload: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None if the payload is anything else."""
     try:
-        found = json.loads(payload.decode("utf-8-sig"))
+        value = json.loads(payload.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _unescaped(raw: bytes) -> bytes:
+    """JSON without escapes; empty if the bytes are not JSON."""
     try:
         return json.dumps(json.loads(raw), ensure_ascii=False).encode("utf-8", "replace")
     except (ValueError, RecursionError):

@@ -1,15 +1,16 @@
 """`manifold vin erase`: erases a vehicle from queues, archive and lake, and proves it. No Spark.
 
-The order ensures that a later step finds whatever an earlier one leaves, and that the next attempt finishes after a kill:
+The steps have a fixed order, so that a message that moves on during an erasure is removed by a later step, and so that an erasure
+that was killed can be repeated:
 
-1. the queues: removed entries are neither sent nor ended any more;
-2. the recorders close their segments, so that everything accepted is in the archive;
-3. the archive, segment by segment: from here on, readers get it without the vehicle;
-4. the erasure waits for runs that began before it, for a limited time; step 5 overtakes those that take longer;
+1. the vehicle's entries are removed from the queues, so that they are neither sent nor ended any more;
+2. the recorders close their segments, so that every accepted message is in the archive;
+3. the segments of the archive are rewritten, so that later readers get them without the vehicle;
+4. the erasure waits for a limited time for runs that began before; runs that take longer are overtaken by step 5;
 5. one run removes the rows from every table in one commit, and a second run drops the removed files' bounds from the manifests;
-6. every earlier snapshot and branch is expired, with the files that only they reference; then data that dispatchers put back
-   into Redis, while the tables had it, is removed again;
-7. everything is searched, since meanwhile a recorder may have brought an outcome. If anything is found, the erasure starts over.
+6. every earlier snapshot and branch is expired, with the files that only these reference; then data that dispatchers have loaded
+   from the tables into Redis since step 1 is removed again;
+7. everything is searched, because a recorder may have recorded an outcome since. If anything is found, the erasure starts over.
 """
 
 import json
@@ -39,7 +40,7 @@ from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
-from pipelines.erasure.sealed import opened_by
+from pipelines.erasure.sealed import opener_of
 from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, rows_named
 from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.delete_rows import remove_rows
@@ -52,32 +53,32 @@ from pipelines.lineage import emits_lineage
 from pipelines.populate.lock import populate_lock
 
 MAX_PASSES = 3
-WAIT_S = 900.0
-LOOK_S = 1.0
+MAX_WAIT_FOR_RUNS_S = 900.0
+RUN_CHECK_INTERVAL_S = 1.0
 UNSEALED = "a recorder cannot be asked to close its open segments, which may name the vehicle; see `manifold status`"
-BEGUN, ERASED, LEFT = "begun", "erased", "left"
+BEGUN, ERASED, LEFT = "begun", "erased", "left"  # states of an erasure on record
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Erased:
-    """Counts of what was removed, and what the final search found. It does not name the vehicle."""
+    """The result of an erasure. It does not name the vehicle."""
 
     erasure_id: str
     accepted_before: datetime
-    entries: int = 0  # of the queues
-    segments: int = 0  # of the archive that were rewritten
-    messages: int = 0  # in those segments that were changed or removed
-    rows: dict[str, int] = field(default_factory=dict)  # by table
-    snapshots: int = 0  # that were expired
-    files: int = 0  # of the tables that no snapshot referenced, and that were removed
-    searched: int = 0  # files of archive and warehouse
-    found: list[Found] = field(default_factory=list)  # places that still name it
+    entries: int = 0  # entries and messages removed from the queues
+    segments: int = 0  # rewritten segments of the archive
+    messages: int = 0  # messages of these segments that were changed or removed
+    rows: dict[str, int] = field(default_factory=dict)  # rows removed or changed, by table
+    snapshots: int = 0  # expired snapshots
+    files: int = 0  # removed files of the tables that no snapshot referenced
+    searched: int = 0  # files of archive and warehouse that were searched in the end
+    found: list[Found] = field(default_factory=list)  # places that still name the vehicle
 
     @property
     def proved(self) -> bool:
-        """Whether the search found nothing."""
+        """Whether the final search found no place that names the vehicle."""
         return not self.found
 
     def to_json(self) -> str:
@@ -87,10 +88,10 @@ class Erased:
 
 @emits_lineage("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
-    """`erase` for these settings, of everything accepted until now.
+    """Call `erase` for these settings, for everything accepted until now.
 
     Raises:
-        LeaseHeld: another job is rewriting tables; nothing happened.
+        LeaseHeld: another job is rewriting tables; nothing was erased.
     """
     catalog = await_catalog(settings)
     with rewriting(catalog, "erasure"):
@@ -104,112 +105,129 @@ def erase(
     *,
     why: str,
     now: datetime,
-    wait_s: float = WAIT_S,
+    wait_s: float = MAX_WAIT_FOR_RUNS_S,
     say: Callable[[str], object] = lambda _: None,
     seal: Callable[[Settings], bool] = flush,
 ) -> Erased:
-    """Erase the vehicle from everything accepted before `now`. A repeated call resumes where the last one stopped.
+    """Erase the vehicle from everything accepted before `now`. A repeated call resumes after an interruption.
 
-    `seal` makes recorders archive their open segments, and returns whether all of them did. `wait_s` bounds the wait for runs
-    that began before the erasure; `say` is called with each step as it begins.
+    `why` is recorded. `seal` makes recorders archive their open segments, and returns whether all of them did. `wait_s` bounds
+    the wait for runs that began before the erasure. `say` is called with the name of each step as it begins.
 
     Raises:
         Permanent: `why` is empty, or names the vehicle.
-        Retryable: a recorder cannot be asked to close its segments, or another process was in the way; run it again.
+        Retryable: a recorder cannot be told to close its segments, or another process holds a lock or has published a run; run it
+            again.
         redis.RedisError: Redis is unavailable or refuses.
     """
-    named = Named(vin, first_seq_at(now), opened_by(settings))
+    named = Named(vin, first_seq_at(now), opener_of(settings))
     if not why.strip() or named.is_in(why):
         raise Permanent("--why must say why, and must not name the vehicle: the record is kept")
     ensure_tables(catalog)
-    done = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
-    _note(catalog, done, BEGUN, why)
+    erased = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
+    _record(catalog, erased, BEGUN, why)
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
-        for number in range(MAX_PASSES):
+        for pass_number in range(MAX_PASSES):
             say("the queues")
-            done.entries += erase_from_queues(redis, settings, named)
+            erased.entries += erase_from_queues(redis, settings, named)
             if not seal(settings):
                 raise Retryable(UNSEALED)
-            done.entries += erase_from_queues(redis, settings, named)  # of messages that a recorder still had to hand over
-            _round(catalog, settings, named, done, wait_s if number == 0 else 0.0, say)
+            # Recorders may have queued entries of messages that they had accepted before.
+            erased.entries += erase_from_queues(redis, settings, named)
+            wait_for_runs_s = wait_s if pass_number == 0 else 0.0  # the first pass has waited for these runs, or overtaken them
+            _erase_from_archive_and_tables(catalog, settings, named, erased, wait_for_runs_s, say)
             erase_data(redis, named)
             lock.check()
             say("searching every file")
-            done.found, done.searched = search_all(catalog, settings, redis, named)
-            if done.proved:
+            erased.found, erased.searched = search_all(catalog, settings, redis, named)
+            if erased.proved:
                 break
-    _note(catalog, done, ERASED if done.proved else LEFT, why)
-    counts = {"erasure_id": done.erasure_id, "rows": done.rows, "messages": done.messages}
-    if done.proved:
+    _record(catalog, erased, ERASED if erased.proved else LEFT, why)
+    counts = {"erasure_id": erased.erasure_id, "rows": erased.rows, "messages": erased.messages}
+    if erased.proved:
         log.info("vehicle erased", **counts)
     else:
-        log.warning("erasure not proved", **counts, found=len(done.found))
-    return done
+        log.warning("erasure not proved", **counts, found=len(erased.found))
+    return erased
 
 
-def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wait_s: float, say: Callable[[str], object]) -> None:
+def _erase_from_archive_and_tables(
+    catalog: Catalog, settings: Settings, named: Named, erased: Erased, wait_s: float, say: Callable[[str], object]
+) -> None:
+    """Do the steps 3 to 6, except for Redis, and add the counts to `erased`."""
     say("the archive")
-    archive, began = Archive(settings.archive, settings.s3), datetime.now(UTC)
+    archive = Archive(settings.archive, settings.s3)
+    began = datetime.now(UTC)
     rewritten = erase_from_archive(archive, named)
-    done.segments, done.messages = done.segments + len(rewritten.segments), done.messages + rewritten.messages
+    erased.segments += len(rewritten.segments)
+    erased.messages += rewritten.messages
     say("runs that began before")
     _await_runs(catalog, datetime.now(UTC), wait_s)
     say("the tables")
-    until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
-    published = until_not_overtaken()(lambda: _drop_deleted_entries(catalog, began))
+    until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, erased))
+    published = until_not_overtaken()(lambda: _publish_without_removed_files(catalog, began))
     check_lease(catalog)
     for table, column in TEXTS:
-        done.rows[table.name] = done.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
+        erased.rows[table.name] = erased.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
         drop_deleted_entries(catalog, table)
     for path in rewritten.unreadable:
         archive.remove(path)
     say("snapshots and their files")
-    done.snapshots += expire(catalog, published, began)
-    done.files += remove_unknown(catalog, settings, named)
+    erased.snapshots += expire(catalog, published, began)
+    erased.files += remove_unknown(catalog, settings, named)
 
 
 def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named) -> tuple[list[Found], int]:
-    """Find what was accepted before the erasure and still names the vehicle; return it and the number of files searched."""
+    """Search files, archive and Redis for what was accepted before the erasure and names the vehicle.
+
+    Return the places that name the vehicle, and the number of files searched.
+    """
     archive = Archive(settings.archive, settings.s3)
     found, searched = prove(catalog, settings, named)
-    left = erase_from_archive(archive, named, dry=True)
-    found += [Found(path, "archive") for path in [*left.segments, *left.unreadable]]
-    return sorted([*found, *prove_queues(redis, named)]), searched + left.files
+    in_archive = erase_from_archive(archive, named, dry=True)
+    found += [Found(path, "archive") for path in [*in_archive.segments, *in_archive.unreadable]]
+    found += prove_queues(redis, named)
+    return sorted(found), searched + in_archive.files
 
 
 def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
-    """Wait until every run that began before `before` has ended, at most `wait_s`; the erasure overtakes those still open."""
-    until = time.monotonic() + wait_s
-    while time.monotonic() < until:
+    """Wait until every run that began before `before` has ended, but at most `wait_s`. The erasure overtakes the other runs."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
         properties = catalog.load_table(SEGMENTS.identifier).properties
-        if not any(datetime.fromisoformat(at) < before for name, at in properties.items() if name.startswith(BEGAN)):
+        starts = [datetime.fromisoformat(text) for name, text in properties.items() if name.startswith(BEGAN)]
+        if all(start >= before for start in starts):
             return
-        time.sleep(LOOK_S)
+        time.sleep(RUN_CHECK_INTERVAL_S)
 
 
-def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, done: Erased) -> None:
+def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, erased: Erased) -> None:
     """Publish a run that removes the rows from every table, and the unreadable files from the ledger.
 
-    It is published even if no row is found: runs that began before are overtaken, and start again with the archive as it is now.
+    The run is published even if no row is found, so that runs that began before are overtaken, and start again with the archive
+    as it is now.
     """
     ledger = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, ledger)
     removals = rows_named(catalog, named, base)
     run = MaintenanceRun(catalog, "erasure", base, now)
-    for each in removals:
-        run.change(each.table, partial(erase_rows, catalog, each.table, each.keys, replacement=each.replacement))
-    gone = sorted(Ledger(ledger).known(rewritten.unreadable))
-    run.publish(
-        partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(append_nothing, catalog, SEGMENTS)
-    )
-    for each in removals:
-        done.rows[each.table.name] = done.rows.get(each.table.name, 0) + each.keys.num_rows
+    for removal in removals:
+        table = removal.table
+        run.change(table, partial(erase_rows, catalog, table, removal.keys, replacement=removal.replacement))
+    unreadable_paths = sorted(Ledger(ledger).known(rewritten.unreadable))
+    if unreadable_paths:
+        run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": unreadable_paths})))
+    else:
+        run.publish(partial(append_nothing, catalog, SEGMENTS))
+    for removal in removals:
+        erased.rows[removal.table.name] = erased.rows.get(removal.table.name, 0) + removal.keys.num_rows
 
 
-def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
-    """Publish a run whose snapshots omit the files that the previous run removed; return its snapshot of the ledger.
+def _publish_without_removed_files(catalog: Catalog, now: datetime) -> int:
+    """Publish a run whose snapshots do not list the files that the run of `_remove_rows` removed.
 
-    The snapshots of that run still list those files, and cannot be expired while it is the newest run.
+    The snapshots of that run still list these files as removed, with their bounds, and cannot be expired while it is the newest
+    run. Return the id of the new run's snapshot of the ledger.
     """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "erasure", base, now)
@@ -220,9 +238,15 @@ def _drop_deleted_entries(catalog: Catalog, now: datetime) -> int:
     return run.pins[SEGMENTS.name]
 
 
-def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:
-    """Record when and why the erasure happened, and how much was removed; not which vehicle."""
-    rows = {**done.rows, "entries": done.entries, "messages": done.messages, "segments": done.segments}
-    row = {"erasure_id": done.erasure_id, "at": datetime.now(UTC), "state": state, "why": why}
-    row |= {"accepted_before": done.accepted_before, "counts": json.dumps(rows, sort_keys=True)}
+def _record(catalog: Catalog, erased: Erased, state: str, why: str) -> None:
+    """Record the state of the erasure, its reason, and the counts. The vehicle is not recorded."""
+    counts = {**erased.rows, "entries": erased.entries, "messages": erased.messages, "segments": erased.segments}
+    row = {
+        "erasure_id": erased.erasure_id,
+        "at": datetime.now(UTC),
+        "state": state,
+        "why": why,
+        "accepted_before": erased.accepted_before,
+        "counts": json.dumps(counts, sort_keys=True),
+    }
     append_rows(catalog, ERASURES, pa.Table.from_pylist([row], schema=ERASURES.arrow_schema), {})

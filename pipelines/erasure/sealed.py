@@ -1,4 +1,4 @@
-"""Opens refused messages of signals, whose payloads may name a device where no parser looks."""
+"""Opens refused messages of signals, which are sealed. No parser has accepted them, so they may name a device anywhere."""
 
 import zlib
 from collections.abc import Callable
@@ -13,54 +13,57 @@ from manifold.lake.sealing import Broken
 from manifold.settings import Settings
 
 STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
-MAX_BYTES = 64 << 20  # of one inflated body
+MAX_INFLATED_BYTES = 64 << 20  # of one message
 
-Opened = Callable[[int, bytes], bytes]  # (seq, sealed bytes) of a refused message → its plaintext
+Opener = Callable[[int, bytes], bytes]  # (seq, sealed bytes) of a refused message → its plaintext
 
 log = structlog.get_logger(__name__)
 
 
-def opened_by(settings: Settings) -> Opened:
-    """Make a function that opens payloads with the settings' key ring. Payloads that it cannot open count as naming no device.
+def opener_of(settings: Settings) -> Opener:
+    """Make a function that opens payloads with the settings' key ring.
 
-    The function raises OSError if the key storage fails.
+    The function returns the plaintext and, if the plaintext is gzip, its inflated content after it. For a payload that cannot be
+    opened, it returns empty bytes, which name no device. It raises OSError if the key storage fails.
     """
     try:
         require_ring(settings)
         keys = DayKeys.of(settings)
     except SettingsError as exc:
-        return _not_opened(str(exc))
+        return _warn_and_open_nothing(str(exc))
 
-    def opened(seq: int, sealed: bytes) -> bytes:
+    def open_payload(seq: int, sealed: bytes) -> bytes:
         try:
-            plain = keys.open(sealed, seq=seq)
+            plaintext = keys.open(sealed, seq=seq)
         except (KeyIsGone, Broken):
             return b""
-        return plain + b"\n" + _inflated(plain)
+        return plaintext + b"\n" + _inflated(plaintext)
 
-    return opened
+    return open_payload
 
 
-def _not_opened(why: str) -> Opened:
-    said = set[str]()
+def _warn_and_open_nothing(reason: str) -> Opener:
+    """Make a function that opens nothing, and logs a warning at its first call."""
+    has_warned = False
 
-    def opened(_: int, __: bytes) -> bytes:
-        if why not in said:
-            log.warning("refused signal messages cannot be opened; searching their topics only", reason=why)
-            said.add(why)
+    def warn(_: int, __: bytes) -> bytes:
+        nonlocal has_warned
+        if not has_warned:
+            log.warning("refused signal messages cannot be opened; searching their topics only", reason=reason)
+            has_warned = True
         return b""
 
-    return opened
+    return warn
 
 
-def closed(_: int, __: bytes) -> bytes:
-    """Open nothing."""
+def open_nothing(_: int, __: bytes) -> bytes:
+    """Return empty bytes for any payload, where messages are not sealed or need not be opened."""
     return b""
 
 
 def _inflated(body: bytes) -> bytes:
-    """Inflate a gzip body as far as it goes; empty if it is not gzip."""
+    """Inflate a gzip body, up to `MAX_INFLATED_BYTES`, even if it is incomplete. Empty if the body is not gzip."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES)
+        return zlib.decompressobj(wbits=31).decompress(body, MAX_INFLATED_BYTES)
     except zlib.error:
         return b""

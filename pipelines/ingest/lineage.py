@@ -27,8 +27,8 @@ from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
 from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, committed_runs, pins_in
-from pipelines.lineage.datasets import dataset, written
-from pipelines.lineage.events import Ended, Json, begun, ended, facet
+from pipelines.lineage.datasets import changed_table, dataset
+from pipelines.lineage.events import Json, RunResult, end_event, facet, start_event
 from pipelines.populate.snapshot_range import SnapshotRange
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def _step_events(
     instant = datetime.fromtimestamp(run.timestamp_ms / 1000, UTC)
     step_id = run_uuid(instant, f"{namespace}.{step}.{run_id}.{run.snapshot_id}")
     query = facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")
-    start = begun(settings, RunName(namespace, f"manifold.{step}", step_id), instant, inputs, externalQuery=query)
+    start = start_event(settings, RunName(namespace, f"manifold.{step}", step_id), instant, inputs, externalQuery=query)
     yield start
-    yield ended(start, Ended.FAIL if why_failed else Ended.COMPLETE, instant, outputs, why_failed)
+    yield end_event(start, RunResult.FAIL if why_failed else RunResult.COMPLETE, instant, outputs, why_failed)
 
 
 def _stream_datasets(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
@@ -131,7 +131,7 @@ def _output_dataset(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot
     """The table, at the snapshot that the run has written, as an output of the ingest."""
     loaded = catalog.load_table(pinned.table.identifier)
     snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
-    return written(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
+    return changed_table(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
 
 
 def _input_dataset(table: Json) -> Json:

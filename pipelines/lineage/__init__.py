@@ -1,6 +1,6 @@
 """Emits lineage, as OpenLineage events, for runs of the ingest and for every other job.
 
-With the setting `lineage_url` empty, nothing is emitted and nothing is looked up.
+If the setting `lineage_url` is empty, no event is emitted, and no table is read for lineage.
 """
 
 from pipelines.lineage._emit import emits_lineage

@@ -1,6 +1,7 @@
-"""`@emits_lineage`: emits the start of a job that changes tables or queues, its inputs and outputs, and how it ended.
+"""`@emits_lineage`: emits a job's start, its inputs and outputs, and how the job ended.
 
-Stages decorate their functions with it, so nothing is imported here before there is an event to send.
+The decorator is applied when a stage's module is imported, so this module imports the code that builds events only when a job
+emits one.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +21,24 @@ R = TypeVar("R")
 def emits_lineage(
     job: str, *, reads: "Sequence[Table | Place]" = (), writes: Sequence[Place] = (), unless: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Emit lineage for each run of a function that takes the settings, as the job `manifold.<job>`.
+    """Emit lineage for each call of the decorated function, as a run of the job `manifold.<job>`.
 
-    `reads` are inputs besides the tables that it changes, `writes` outputs besides them; with the argument named by `unless`, it
-    changes nothing and emits nothing. Errors in emitting do not reach the job, and none of its arguments is emitted.
+    The function must take the settings as one of its arguments. `reads` lists inputs, and `writes` outputs, in addition to the
+    tables that the function changes. `unless` names a keyword argument such as `dry_run`: if it is true, the function changes
+    nothing, and no lineage is emitted. Errors while emitting lineage are logged and do not fail the function. Events do not
+    contain the function's arguments.
     """
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:
         @wraps(work)
         def with_lineage(*args: P.args, **kwargs: P.kwargs) -> R:
-            settings = next(each for each in (*args, *kwargs.values()) if isinstance(each, Settings))
-            if not settings.lineage_url.get_secret_value() or kwargs.get(unless):
+            settings = next(argument for argument in (*args, *kwargs.values()) if isinstance(argument, Settings))
+            is_enabled = bool(settings.lineage_url.get_secret_value())
+            if not is_enabled or kwargs.get(unless):
                 return work(*args, **kwargs)
             from pipelines.lineage.jobs import JobRun
 
-            return JobRun(settings, job, reads, writes).of(lambda: work(*args, **kwargs))
+            return JobRun(settings, job, reads, writes).execute(lambda: work(*args, **kwargs))
 
         return with_lineage
 

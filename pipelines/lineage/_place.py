@@ -1,4 +1,4 @@
-"""What jobs read and write, besides tables."""
+"""Inputs and outputs of jobs that are not tables."""
 
 from typing import Literal
 

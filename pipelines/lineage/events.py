@@ -11,34 +11,36 @@ from manifold.settings import Settings
 
 SPEC = "https://openlineage.io/spec"
 PRODUCER = "urn:manifold:lineage"
-MESSAGE = 2000  # maximum length of an error, in characters
+MAX_ERROR_LENGTH = 2000  # in characters
 
 Json = dict[str, Any]
 
 
-class Ended(StrEnum):
-    """How a run ended."""
+class RunResult(StrEnum):
+    """How a run ended. The values are OpenLineage's event types."""
 
     COMPLETE = "COMPLETE"
     FAIL = "FAIL"
-    ABORT = "ABORT"  # it was stopped, or began again in another way
+    ABORT = "ABORT"  # the run was interrupted
 
 
-# The enclosing job, if it emits lineage itself.
-UNDER: ContextVar[RunName | None] = ContextVar("UNDER", default=None)
+# The run of the job that calls the current code; None outside jobs that emit lineage.
+ENCLOSING_RUN: ContextVar[RunName | None] = ContextVar("ENCLOSING_RUN", default=None)
 
 
 def facet(version: str, name: str, **content: object) -> Json:
-    """A facet of the OpenLineage specification."""
+    """A facet that the OpenLineage specification defines as `name` in `version`."""
     return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{version}/{name}.json#/$defs/{name}", **content}
 
 
-def begun(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json] = (), **facets: Json) -> Json:
-    """The start event of a run. Its parent is the enclosing job, else the run that `lineage_parent` names."""
-    parent = UNDER.get() or (RunName.parse(settings.lineage_parent) if settings.lineage_parent else None)
+def start_event(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json] = (), **facets: Json) -> Json:
+    """The start event of a run. Its parent is the enclosing run; without one, the run that the setting `lineage_parent` names."""
+    parent = ENCLOSING_RUN.get()
+    if parent is None and settings.lineage_parent:
+        parent = RunName.parse(settings.lineage_parent)
     if parent is not None:
-        known = {"run": {"runId": parent.run_id}, "job": {"namespace": parent.namespace, "name": parent.job}}
-        facets = {"parent": facet("1-1-0", "ParentRunFacet", **known), **facets}
+        parent_names = {"run": {"runId": parent.run_id}, "job": {"namespace": parent.namespace, "name": parent.job}}
+        facets = {"parent": facet("1-1-0", "ParentRunFacet", **parent_names), **facets}
     return {
         "eventTime": at.astimezone(UTC).isoformat(timespec="milliseconds"),
         "eventType": "START",
@@ -51,15 +53,21 @@ def begun(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json]
     }
 
 
-def ended(start: Json, how: Ended, at: datetime, outputs: Sequence[Json] = (), why: str = "", **more: object) -> Json:
-    """The end event of the run begun by `start`; `why` it failed must contain no row values."""
+def end_event(
+    start: Json, result: RunResult, at: datetime, outputs: Sequence[Json] = (), error: str = "", **fields: object
+) -> Json:
+    """The end event of the run whose start event is `start`. `fields` replace fields of the start event, such as `inputs`.
+
+    `error` says why the run failed, and must not contain row values, because it leaves the platform.
+    """
     facets = dict(start["run"]["facets"])
-    if why:
-        facets["errorMessage"] = facet("1-0-0", "ErrorMessageRunFacet", message=why[:MESSAGE], programmingLanguage="PYTHON")
+    if error:
+        message = error[:MAX_ERROR_LENGTH]
+        facets["errorMessage"] = facet("1-0-0", "ErrorMessageRunFacet", message=message, programmingLanguage="PYTHON")
     return start | {
         "eventTime": at.astimezone(UTC).isoformat(timespec="milliseconds"),
-        "eventType": how.value,
+        "eventType": result.value,
         "run": {"runId": start["run"]["runId"], "facets": facets},
         "outputs": list(outputs),
-        **more,
+        **fields,
     }

@@ -1,7 +1,7 @@
 """Lineage of one run of one job.
 
-Its outputs are the commits on main by this process and its Spark applications, whatever the job itself reports. Concurrent
-commits of other processes are not counted.
+The outputs of a run are the tables to whose main this process, or a Spark application of this process, committed during the run.
+They do not depend on what the job reports, and commits of other processes at the same time are left out.
 """
 
 import secrets
@@ -23,13 +23,13 @@ from manifold.lake.lineage import emit
 from manifold.settings import Settings
 from pipelines.ingest.branches import ancestors, properties_of
 from pipelines.lineage._place import Place
-from pipelines.lineage.datasets import place, table, written
-from pipelines.lineage.events import UNDER, Ended, Json, begun, ended
+from pipelines.lineage.datasets import changed_table, place, table
+from pipelines.lineage.events import ENCLOSING_RUN, Json, RunResult, end_event, start_event
 
-APPLICATION = "app-id"  # in a snapshot's summary: the Spark application that made it
-CLOCKS = timedelta(seconds=60)  # clock skew: a snapshot may seem this much older than the job that makes it
+APPLICATION = "app-id"  # property of a snapshot's summary: the id of the Spark application that made the snapshot
+MAX_CLOCK_SKEW = timedelta(seconds=60)  # by which a snapshot's timestamp may precede the start of the job that made it
 PROBLEM = "it has a problem, which its result names"
-ERROR = "{}; the job's log has the rest"  # the exception's text may name a vehicle
+ERROR = "{}; the job's log has the rest"  # with the exception's class; its text is left out, because it may contain a VIN
 
 R = TypeVar("R")
 
@@ -37,70 +37,82 @@ log = structlog.get_logger(__name__)
 
 
 class JobRun:
-    """One run of a job, which begins at construction; `of` does the work."""
+    """One run of a job. The run begins at construction; `execute` does the work."""
 
     def __init__(self, settings: Settings, job: str, reads: Sequence[Table | Place], writes: Sequence[Place]) -> None:
-        self._settings, self._reads, self._writes = settings, reads, writes
+        self._settings = settings
+        self._reads = reads
+        self._writes = writes
         self._began = datetime.now(UTC)
         self._run = RunName(settings.lineage_namespace, f"manifold.{job}", run_uuid(self._began, secrets.token_hex(16)))
 
-    def of(self, work: Callable[[], R]) -> R:
-        """Run `work` and return its result, emitting its start and its end."""
-        start = begun(self._settings, self._run, self._began, self._places(self._reads))
+    def execute(self, work: Callable[[], R]) -> R:
+        """Call `work` between a start event and an end event, and return its result."""
+        start = start_event(self._settings, self._run, self._began, self._places(self._reads))
         with self._log_failures():
             emit(self._settings, [start])
-        how, why = Ended.ABORT, ""
-        with watching() as seen:
-            outer = UNDER.set(self._run)
+        run_result, error = RunResult.ABORT, ""  # stays so if an exception outside `Exception` ends the run, such as SystemExit
+        with watching() as commits:
+            token = ENCLOSING_RUN.set(self._run)
             try:
                 result = work()
-                how, why = (Ended.FAIL, PROBLEM) if getattr(result, "problem", None) else (Ended.COMPLETE, "")
+                has_problem = bool(getattr(result, "problem", None))
+                run_result, error = (RunResult.FAIL, PROBLEM) if has_problem else (RunResult.COMPLETE, "")
                 return result
             except Exception as exc:
-                how, why = Ended.FAIL, ERROR.format(type(exc).__name__)
+                run_result, error = RunResult.FAIL, ERROR.format(type(exc).__name__)
                 raise
             finally:
-                UNDER.reset(outer)
+                ENCLOSING_RUN.reset(token)
                 with self._log_failures():
-                    self._end(start, how, why, seen)
+                    self._emit_end(start, run_result, error, commits)
 
-    def _end(self, start: Json, how: Ended, why: str, seen: Committed) -> None:
-        """Emit the end event, with the tables that the job changed, even if it failed."""
-        inputs, outputs = list(start["inputs"]), []
+    def _emit_end(self, start: Json, run_result: RunResult, error: str, commits: Committed) -> None:
+        """Emit the end event with the tables that the job read and changed. A failed job may have changed tables, too."""
+        inputs = list(start["inputs"])
+        outputs = []
         with self._log_failures():
             catalog = open_catalog(self._settings)
-            tables = {each.name: each for each in tables_of(catalog)}
-            read = [each for each in self._reads if isinstance(each, Table) and each.name in tables]
-            inputs += [table(self._settings, catalog.load_table(each.identifier)) for each in read]
-            for loaded, snapshots in _changed(catalog, list(tables.values()), seen, self._began - CLOCKS):
-                if loaded.name()[-1] not in {each.name for each in read}:
+            tables = {existing.name: existing for existing in tables_of(catalog)}
+            read_tables = [read for read in self._reads if isinstance(read, Table) and read.name in tables]
+            read_names = {read.name for read in read_tables}
+            inputs += [table(self._settings, catalog.load_table(read.identifier)) for read in read_tables]
+            for loaded, snapshots in _changed(catalog, list(tables.values()), commits, self._began - MAX_CLOCK_SKEW):
+                if loaded.name()[-1] not in read_names:
                     inputs.append(table(self._settings, loaded, snapshots[0].parent_snapshot_id))
-                outputs.append(written(self._settings, loaded, snapshots, snapshots[-1].snapshot_id))
-        if how is Ended.COMPLETE:
+                outputs.append(changed_table(self._settings, loaded, snapshots, snapshots[-1].snapshot_id))
+        if run_result is RunResult.COMPLETE:
             outputs += self._places(self._writes)
-        emit(self._settings, [ended(start, how, datetime.now(UTC), outputs, why, inputs=inputs)])
+        emit(self._settings, [end_event(start, run_result, datetime.now(UTC), outputs, error, inputs=inputs)])
 
-    def _places(self, named: Sequence[Table | Place]) -> list[Json]:
-        return [place(self._settings, each) for each in named if not isinstance(each, Table)]
+    def _places(self, datasets: Sequence[Table | Place]) -> list[Json]:
+        """The datasets that are not tables, as OpenLineage names them."""
+        return [place(self._settings, dataset) for dataset in datasets if not isinstance(dataset, Table)]
 
     @contextmanager
     def _log_failures(self) -> Iterator[None]:
         try:
             yield
-        except Exception as exc:  # noqa: BLE001  # the job is done, with or without lineage
+        except Exception as exc:  # noqa: BLE001  # a failure to emit lineage must not fail the job
             log.warning("lineage of a job incomplete", job=self._run.job, reason=type(exc).__name__)
 
 
 def _changed(
-    catalog: Catalog, tables: Sequence[Table], seen: Committed, since: datetime
+    catalog: Catalog, tables: Sequence[Table], commits: Committed, since: datetime
 ) -> Iterator[tuple[IcebergTable, list[Snapshot]]]:
-    """The changed tables, each with the snapshots added to its main, oldest first."""
-    ours = {name[-1]: set(snapshots) for name, snapshots in seen.mains.items()}
-    for each in tables:
-        if not seen.applications and each.name not in ours:
+    """Yield each changed table with the snapshots that `commits` added to its main at or after `since`, oldest first."""
+    since_ms = since.timestamp() * 1000
+    committed_ids = {identifier[-1]: set(snapshot_ids) for identifier, snapshot_ids in commits.mains.items()}
+    for candidate in tables:
+        if not commits.applications and candidate.name not in committed_ids:
             continue
-        loaded, mine = catalog.load_table(each.identifier), ours.get(each.name, set())
-        recent = [snapshot for snapshot in ancestors(loaded) if snapshot.timestamp_ms >= since.timestamp() * 1000]
-        made = [s for s in recent if s.snapshot_id in mine or properties_of(s).get(APPLICATION) in seen.applications]
-        if made:
-            yield loaded, made[::-1]
+        loaded = catalog.load_table(candidate.identifier)
+        own_ids = committed_ids.get(candidate.name, set())
+        added = [
+            snapshot
+            for snapshot in ancestors(loaded)  # newest first
+            if snapshot.timestamp_ms >= since_ms
+            and (snapshot.snapshot_id in own_ids or properties_of(snapshot).get(APPLICATION) in commits.applications)
+        ]
+        if added:
+            yield loaded, added[::-1]

@@ -1,4 +1,4 @@
-"""Compares what segments of orders to campaigns and of answers should have brought with the tables. Pure."""
+"""Compares segments of campaign orders and vehicles' answers with the rows that ingest makes of them. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TABLES, CAMPAIGN_TARGETS, CAMPAIGNS
-from pipelines.maintenance.ecq_check import Expected
+from pipelines.maintenance.ecq_check import TableComparison
 
-Count = Callable[..., Counter[tuple[Any, ...]]]  # as `Comparison.counted`
+CountRows = Callable[..., Counter[tuple[Any, ...]]]  # the signature of `Comparison.count_rows`
 
 
 @dataclass(slots=True)
-class OfCampaigns:
-    """Numbers of rows by the seq of their message, in each table: as segments brought them, or as the tables have them."""
+class CampaignRows:
+    """The number of rows per message (seq) in each campaign table, as expected from segments or as found in the tables."""
 
     rows: dict[str, Counter[int]] = field(default_factory=lambda: {table.name: Counter() for table in CAMPAIGN_TABLES})
 
@@ -25,34 +25,38 @@ class OfCampaigns:
         """The seqs of all messages."""
         return {*self.rows[CAMPAIGN_EVENTS.name], *self.rows[CAMPAIGN_ANSWERS.name]}
 
-    def note(self, stream: Stream, accepted: pa.RecordBatch) -> None:
-        """Add these parsed messages."""
+    def add_messages(self, stream: Stream, accepted: pa.RecordBatch) -> None:
+        """Add the rows that ingest makes of these parsed messages."""
         seqs = accepted["seq"].to_pylist()
         if stream is Stream.ANSWER:
             self.rows[CAMPAIGN_ANSWERS.name].update(seqs)
             return
         self.rows[CAMPAIGN_EVENTS.name].update(seqs)
-        self.rows[CAMPAIGNS.name].update(accepted.filter(pc.is_valid(accepted["plan"]))["seq"].to_pylist())
-        sizes = zip(seqs, pc.list_value_length(accepted["targets"]).to_pylist(), strict=True)
-        self.rows[CAMPAIGN_TARGETS.name].update({seq: size for seq, size in sizes if size})
+        with_plan = accepted.filter(pc.is_valid(accepted["plan"]))
+        self.rows[CAMPAIGNS.name].update(with_plan["seq"].to_pylist())
+        target_counts = zip(seqs, pc.list_value_length(accepted["targets"]).to_pylist(), strict=True)
+        self.rows[CAMPAIGN_TARGETS.name].update({seq: count for seq, count in target_counts if count})
 
-    def add(self, other: "OfCampaigns") -> None:
-        """Merge what was found for other segments; a seq in both counts the same rows."""
+    def add(self, other: "CampaignRows") -> None:
+        """Merge the counts of other segments. If both have a seq, both have counted the same rows."""
         for name, rows in other.rows.items():
             self.rows[name] |= rows
 
 
-def found_of_campaigns(group: Iterable[OfCampaigns], counted: Count) -> OfCampaigns:
-    """The rows in the tables that these segments should have brought."""
-    found, seqs = OfCampaigns(), {seq for one in group for seq in one.seqs()}
+def find_campaign_rows(expected: Iterable[CampaignRows], count_rows: CountRows) -> CampaignRows:
+    """Count the rows in the tables that have the seq of an expected row."""
+    seqs = {seq for rows in expected for seq in rows.seqs()}
+    found = CampaignRows()
     for table in CAMPAIGN_TABLES:
-        rows = counted(table, ("seq",), "seq", seqs, table.day_of)
-        found.rows[table.name].update({key[0]: number for key, number in rows.items()})
+        counts = count_rows(table, ("seq",), "seq", seqs, table.day_of)
+        found.rows[table.name].update({seq: count for (seq,), count in counts.items()})
     return found
 
 
-def expected_of_campaigns(of: OfCampaigns, found: OfCampaigns, accounted: Collection[int], *, since: int) -> Iterator[Expected]:
-    """Yield the rows from the seq `since` on that each table should have. Messages in `accounted` are in quarantine."""
-    for name, brought in of.rows.items():
-        kept = {seq: number for seq, number in brought.items() if seq >= since and seq not in accounted}
-        yield Expected(name, kept, found.rows[name])
+def compare_campaign_rows(
+    expected: CampaignRows, found: CampaignRows, quarantined: Collection[int], *, since: int
+) -> Iterator[TableComparison]:
+    """Yield a comparison for each campaign table. Messages before the seq `since` or in `quarantined` need no rows."""
+    for name, counts in expected.rows.items():
+        required = {seq: count for seq, count in counts.items() if seq >= since and seq not in quarantined}
+        yield TableComparison(name, required, found.rows[name])

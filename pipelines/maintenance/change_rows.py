@@ -8,32 +8,35 @@ from pipelines.ingest.branches import create_branch
 
 
 def remove(attempt: Attempt, table: Table, rows: DataFrame, base: int) -> None:
-    """Delete the rows of `table` that match one of `rows` in all of its columns."""
+    """Delete the rows of `table` that equal one of `rows` in every column of `rows`. `base` is as in `_run_on_branch`."""
     columns = rows.columns
-    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
-    sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM changes AS u WHERE {same})"  # noqa: S608  # our own names
     if len(columns) == 1:
         sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM changes)"  # noqa: S608  # our own names
+    else:
+        is_same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+        sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM changes AS u WHERE {is_same})"  # noqa: S608  # our own names
     _run_on_branch(attempt, table, rows, sql, base)
 
 
 def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, base: int) -> None:
-    """In one snapshot, delete the rows of `rows` whose `flag` is false, and insert the others. `rows` has all columns."""
+    """Insert the rows of `rows` whose boolean column `flag` is true, and delete the others from `table`, in one snapshot.
+
+    Besides `flag`, `rows` has all columns of the table. `base` is as in `_run_on_branch`.
+    """
     columns = [column for column in rows.columns if column != flag]
-    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+    is_same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
     values = ", ".join(f"u.{column}" for column in columns)
-    found = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
-    lacking = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
-    sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {same} {found} {lacking}"
+    delete = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
+    insert = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
+    sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {is_same} {delete} {insert}"
     _run_on_branch(attempt, table, rows, sql, base)
 
 
 def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str, base: int) -> None:
-    """Run `sql` on the branch of the attempt.
+    """Run `sql` on the attempt's branch of `table`.
 
-    In `sql`, `{name}` stands for the branch of `table`; the view `changes` has the rows of `changes`.
-
-    `base` is the snapshot of main on which the branch begins.
+    In `sql`, `{name}` stands for the branch, and the view `changes` has the rows of `changes`. `base` is the id of the snapshot
+    of main at which the branch begins.
     """
     create_branch(attempt.catalog, table, attempt.run_id, base)
     changes.createOrReplaceTempView("changes")

@@ -1,11 +1,10 @@
-"""Decides which rows a segment should have brought to the tables, with the parsers of ingest, and what is wrong. No Spark."""
+"""Decides which rows ingest should have made of a segment, and how the rows in the tables differ. No Spark."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +14,11 @@ from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
-from pipelines.maintenance.campaign_check import OfCampaigns, expected_of_campaigns
-from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
-from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
+from pipelines.maintenance.campaign_check import CampaignRows, compare_campaign_rows
+from pipelines.maintenance.ecq_check import ExpectedInQueues, FoundInQueues, TableComparison, compare_queue_rows
+from pipelines.maintenance.signal_check import ExpectedSignals, FoundSignals, compare_signal_rows
 
-Key = tuple[str, int]
+EntryKey = tuple[str, int]  # VIN, seq
 
 
 class Disagreement(StrEnum):
@@ -44,91 +43,92 @@ REPAIRABLE = (Disagreement.MISSING, Disagreement.DOUBLED, Disagreement.LISTED_TW
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One disagreement."""
+    """One disagreement about a segment."""
 
     path: str
-    trouble: str
-    table: str  # "" if it is about the segment as a whole
-    expected: int = 0  # rows
-    found: int = 0
+    trouble: str  # its kind, as in `Disagreement`
+    table: str  # "" if the disagreement is about the segment as a whole
+    expected: int = 0  # number of rows
+    found: int = 0  # number of rows
 
 
 @dataclass(slots=True)
 class ExpectedKeys:
-    """The keys of the rows that one segment should have brought."""
+    """The keys of the rows that ingest should have made of one segment."""
 
     segment: Segment
-    entries: Counter[int] = field(default_factory=Counter)  # number of vehicles, by the seq of their trigger
-    data: dict[int, str] = field(default_factory=dict)  # data_id, by the seq of the message that brought it
-    outcomes: dict[Key, int] = field(default_factory=dict)  # (vin, seq of the entry) → seq of the first message about it
-    refused: set[int] = field(default_factory=set)
-    instants: dict[int, datetime] = field(default_factory=dict)  # receive time of data and refused messages, by seq
-    queues: BroughtToQueues = field(default_factory=BroughtToQueues)
-    signals: BroughtSignals = field(default_factory=BroughtSignals)
-    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
+    entries: Counter[int] = field(default_factory=Counter)  # seq of a trigger → number of its vehicles
+    data: dict[int, str] = field(default_factory=dict)  # seq of a message → data_id of its payload
+    outcomes: dict[EntryKey, int] = field(default_factory=dict)  # key of an entry → seq of the first message about its outcome
+    refused: set[int] = field(default_factory=set)  # seqs of refused messages
+    instants: dict[int, datetime] = field(default_factory=dict)  # seq of a data or refused message → time of receipt
+    queues: ExpectedInQueues = field(default_factory=ExpectedInQueues)
+    signals: ExpectedSignals = field(default_factory=ExpectedSignals)
+    campaigns: CampaignRows = field(default_factory=CampaignRows)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages in the segment."""
-        of_others = {*self.queues.seqs(), *self.signals.seqs(), *self.campaigns.seqs()}
-        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *of_others}
+        fanout_seqs = {*self.entries, *self.data, *self.outcomes.values(), *self.refused}
+        return {*fanout_seqs, *self.queues.seqs(), *self.signals.seqs(), *self.campaigns.seqs()}
 
 
 def expected_keys_of(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> ExpectedKeys:
-    """The keys of the rows that ingest makes of these messages."""
-    of = ExpectedKeys(segment)
+    """Parse the messages of a segment as ingest does; return the keys of the rows that ingest makes of them."""
+    expected = ExpectedKeys(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):
-        _note_refused(of, batch)
+        _add_refused(expected, batch)
         accepted = batch.filter(pc.is_null(batch["reason"]))
         if segment.stream is Stream.TRIGGER:
-            sizes = pc.list_value_length(accepted["vins"]).to_pylist()
-            for seq, vehicles in zip(accepted["seq"].to_pylist(), sizes, strict=True):
-                of.entries[seq] += vehicles
+            vehicle_counts = pc.list_value_length(accepted["vins"]).to_pylist()
+            for seq, vehicle_count in zip(accepted["seq"].to_pylist(), vehicle_counts, strict=True):
+                expected.entries[seq] += vehicle_count
         elif segment.stream is Stream.DATA:
-            _note_data(of, accepted)
+            _add_data(expected, accepted)
         elif segment.stream is Stream.OUTCOME:
-            keys = zip(accepted["vin"].to_pylist(), accepted["entry_seq"].to_pylist(), strict=True)
-            for key, seq in zip(keys, accepted["seq"].to_pylist(), strict=True):
-                of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
+            columns = (accepted[name].to_pylist() for name in ("vin", "entry_seq", "seq"))
+            for vin, entry_seq, seq in zip(*columns, strict=True):
+                first_seq = expected.outcomes.get((vin, entry_seq), seq)
+                expected.outcomes[vin, entry_seq] = min(seq, first_seq)
         elif segment.stream is Stream.ECQ:
-            of.queues.note(accepted)
+            expected.queues.add_messages(accepted)
         elif segment.stream in (Stream.CAMPAIGN, Stream.ANSWER):
-            of.campaigns.note(segment.stream, accepted)
+            expected.campaigns.add_messages(segment.stream, accepted)
         else:
-            of.signals.note(segment.stream, accepted)
+            expected.signals.add_messages(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):
-            _note_data(of, batch)
-    return of
+            _add_data(expected, batch)
+    return expected
 
 
-def _note_refused(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
+def _add_refused(expected: ExpectedKeys, batch: pa.RecordBatch) -> None:
     refused = batch.filter(pc.is_valid(batch["reason"]))
-    of.refused.update(refused["seq"].to_pylist())
-    of.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
+    expected.refused.update(refused["seq"].to_pylist())
+    expected.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
     if "digest" in refused.schema.names:
-        of.signals.note_refused(refused)
+        expected.signals.add_refused(refused)
 
 
-def _note_data(of: ExpectedKeys, batch: pa.RecordBatch) -> None:
-    of.data.update(zip(batch["seq"].to_pylist(), batch["data_id"].to_pylist(), strict=True))
-    of.instants.update(zip(batch["seq"].to_pylist(), batch["received_at"].to_pylist(), strict=True))
+def _add_data(expected: ExpectedKeys, batch: pa.RecordBatch) -> None:
+    expected.data.update(zip(batch["seq"].to_pylist(), batch["data_id"].to_pylist(), strict=True))
+    expected.instants.update(zip(batch["seq"].to_pylist(), batch["received_at"].to_pylist(), strict=True))
 
 
 @dataclass(slots=True)
-class Found:
-    """Rows in the tables that some segments should have brought, counted by key."""
+class FoundRows:
+    """The number of rows in the tables for each key that was expected from a group of segments."""
 
     entries: Counter[int] = field(default_factory=Counter)
     data: Counter[str] = field(default_factory=Counter)
     meta: Counter[str] = field(default_factory=Counter)  # 1 for each data_id, whatever its number of rows
-    outcomes: Counter[Key] = field(default_factory=Counter)
+    outcomes: Counter[EntryKey] = field(default_factory=Counter)
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)
     signals: FoundSignals = field(default_factory=FoundSignals)
-    campaigns: OfCampaigns = field(default_factory=OfCampaigns)
+    campaigns: CampaignRows = field(default_factory=CampaignRows)
 
-    def add(self, other: "Found") -> None:
-        """Merge the rows found for other segments; a key in both counts the same rows."""
+    def add(self, other: "FoundRows") -> None:
+        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
         self.entries |= other.entries
         self.data |= other.data
         self.meta |= other.meta
@@ -139,47 +139,75 @@ class Found:
         self.campaigns.add(other.campaigns)
 
 
-def judge(
-    of: ExpectedKeys,
-    found: Found,
-    *,
-    data_since: datetime,
-    refused_since: datetime,
-    history_since: datetime,
-    messages_since: datetime,
-    states_since: datetime,
-    signals_since: datetime,
-) -> Iterable[Finding]:
-    """Yield a finding wherever the tables do not have exactly once what the segment brought.
+@dataclass(frozen=True, slots=True)
+class RequiredSince:
+    """The instants from which on the tables must have all rows. Garbage collection or compaction may have removed older rows."""
 
-    A message is in quarantine, or its rows are in the tables; for a replay, both. Older data, older refused messages and
-    older history may have been garbage-collected; for compacted queues see `ecq_check`.
+    data: datetime
+    refused: datetime
+    history: datetime
+    queue_messages: datetime
+    queue_states: datetime
+    signals: datetime
+
+
+def findings_of(expected: ExpectedKeys, found: FoundRows, since: RequiredSince) -> Iterable[Finding]:
+    """Yield a finding for each table that lacks expected rows of the segment, or has some of them more than once."""
+    for comparison in _comparisons(expected, found, since):
+        trouble = _disagreement_in(comparison)
+        if trouble is not None:
+            expected_rows = sum(comparison.expected.values())
+            found_rows = sum(comparison.found[key] for key in comparison.expected)
+            yield Finding(expected.segment.path, trouble, comparison.table, expected_rows, found_rows)
+
+
+def _disagreement_in(comparison: TableComparison) -> Disagreement | None:
+    counts = comparison.expected.items()
+    if any(comparison.found[key] > count for key, count in counts):
+        return Disagreement.DOUBLED
+    if any(comparison.found[key] < count for key, count in counts):
+        return Disagreement.MISSING
+    return None
+
+
+def _comparisons(expected: ExpectedKeys, found: FoundRows, since: RequiredSince) -> Iterator[TableComparison]:
+    """Yield the required and the found rows of the segment in each table.
+
+    A message is either in quarantine, or its rows are in the other tables. Only a message that was replayed from quarantine may
+    be in both.
     """
-    since = first_seq_at(history_since)
-    accounted = set(found.quarantine) if not of.segment.is_replay else set()
-    entries = {seq: count for seq, count in of.entries.items() if seq not in accounted and seq >= since}
-    yield from _compared(of, IDS.name, entries, found.entries)
-    kept = {d: 1 for seq, d in of.data.items() if seq not in accounted and of.instants[seq] >= data_since}
-    yield from _compared(of, DATA.name, kept, found.data)
-    yield from _compared(of, META.name, kept, found.meta)
-    ended = {key: 1 for key, seq in of.outcomes.items() if seq not in accounted and key[1] >= since}
-    yield from _compared(of, OUTCOMES.name, ended, found.outcomes)
-    for rows in expected(of.queues, found.queues, accounted, messages_since=messages_since, states_since=states_since):
-        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
-        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    for rows in expected_of_campaigns(of.campaigns, found.campaigns, accounted, since=since):
-        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
-    refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}
-    there = Counter[int | str]({seq: min(found.quarantine[seq], 1) for seq in kept_seqs})  # a replay may have two
-    there.update(found.signals.refused)
-    yield from _compared(of, QUARANTINE.name, refused, there)
+    min_seq = first_seq_at(since.history)
+    quarantined = set() if expected.segment.is_replay else set(found.quarantine)
+    entries = {seq: count for seq, count in expected.entries.items() if seq not in quarantined and seq >= min_seq}
+    yield TableComparison(IDS.name, entries, found.entries)
+    data = {
+        data_id: 1 for seq, data_id in expected.data.items() if seq not in quarantined and expected.instants[seq] >= since.data
+    }
+    yield TableComparison(DATA.name, data, found.data)
+    yield TableComparison(META.name, data, found.meta)
+    outcomes = {
+        (vin, entry_seq): 1
+        for (vin, entry_seq), seq in expected.outcomes.items()
+        if seq not in quarantined and entry_seq >= min_seq
+    }
+    yield TableComparison(OUTCOMES.name, outcomes, found.outcomes)
+    yield from compare_queue_rows(
+        expected.queues,
+        found.queues,
+        quarantined,
+        messages_since=since.queue_messages,
+        states_since=since.queue_states,
+    )
+    yield from compare_signal_rows(expected.signals, found.signals, quarantined, since=since.signals)
+    yield from compare_campaign_rows(expected.campaigns, found.campaigns, quarantined, since=min_seq)
+    yield _compare_quarantine(expected, found, since.refused)
 
 
-def _compared(of: ExpectedKeys, table: str, wanted_of: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
-    wanted, there = sum(wanted_of.values()), sum(found[key] for key in wanted_of)
-    if any(found[key] > count for key, count in wanted_of.items()):
-        yield Finding(of.segment.path, Disagreement.DOUBLED, table, wanted, there)
-    elif any(found[key] < count for key, count in wanted_of.items()):
-        yield Finding(of.segment.path, Disagreement.MISSING, table, wanted, there)
+def _compare_quarantine(expected: ExpectedKeys, found: FoundRows, since: datetime) -> TableComparison:
+    """Compare the refused messages since `since`. Messages that have a digest are compared by digest, the others by seq."""
+    seqs = {seq for seq in expected.refused if expected.instants[seq] >= since}
+    required: dict[int | str, int] = {expected.signals.refused.get(seq, seq): 1 for seq in seqs}
+    # A replayed message may have two rows: of the first refusal, and of the replay's.
+    found_counts = Counter[int | str]({seq: min(found.quarantine[seq], 1) for seq in seqs})
+    found_counts.update(found.signals.refused)
+    return TableComparison(QUARANTINE.name, required, found_counts)

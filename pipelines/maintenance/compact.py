@@ -1,12 +1,13 @@
 """Compacts tables into fewer, larger and sorted files: `python -m pipelines compact`. No query result changes.
 
-Two parts remove rows, which changes no query result either: first, unneeded rows of compacted queues (`ecq_compact`); and before
-`sdv_fanout_meta` is sorted, all but one row of each payload (`sightings_compact`).
+Two steps remove rows that no query result depends on: first, unneeded rows of compacted queues are removed (`ecq_compact`); and
+before `sdv_fanout_meta` is sorted, all but one row of each payload (`sightings_compact`).
 
-It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with concurrent writes,
-and publication rebases earlier writes on top of it (see `pipelines.ingest.publish`). Only `ingested_segments` is skipped while a
-run is open, because that run would have to start again. After a kill, the next run does the rest. The lease keeps other jobs that
-rewrite tables away; what one of them left unfinished is finished first.
+Compaction may run beside ingest. A rewrite replaces files by others with the same rows, so it does not conflict with concurrent
+writes, and publication rebases earlier writes on top of it (see `pipelines.ingest.publish`). Only `ingested_segments` is skipped
+while a run is open, because a rewrite of the ledger would force that run to start again. After a kill, the next compaction
+continues. The lease excludes other jobs that rewrite tables; a run that such a job has committed and not finished is finished
+first.
 """
 
 import json
@@ -59,8 +60,8 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     XRAY_PROCESSED.name: ("device_id", "seq"),
     XRAY_STATUS.name: ("device_id", "seq"),
 }
-DAYS_PER_CALL = 31
-COMMITS_PER_CALL = 10  # so that a kill or a conflict costs a tenth of the work
+MAX_DAYS_PER_CALL = 31
+MAX_COMMITS_PER_CALL = 10  # several, so that a kill or a conflict loses a tenth of the work
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +83,7 @@ class TableResult:
 
     @property
     def event(self) -> str:
-        """What happened, for the log."""
+        """The name of the log event."""
         if self.left_alone is not None:
             return "table left alone"
         is_changed = self.rewritten_files or self.manifests_rewritten or self.folded_rows
@@ -102,38 +103,45 @@ class Compacted:
 
 
 def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
-    """Rewrite files where the settings `compact_…` make it worthwhile. Idempotent.
+    """Rewrite files where the settings `compact_…` make a rewrite worthwhile. Idempotent.
 
-    `now` decides which days are old enough to sort (`compact_settled_days`). Without Spark (None), nothing is rewritten, and
-    the result only describes each table's files.
+    `now` decides which days are old enough to sort (`compact_settled_days`). If `spark` is None, nothing is rewritten, and the
+    result only describes each table's files.
     """
     ensure_tables(catalog)
     policy = compaction_policy(settings)
+    queues = QueuesCompacted()
+    compacts_queues = False
     if spark is not None:
         finish_committed_runs(catalog)
-    with_queues = spark is not None and has_queue_work(catalog)
-    queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
+        compacts_queues = has_queue_work(catalog)
+        if compacts_queues:
+            queues = compact_queues(spark, catalog, settings, now=now)
     result = Compacted(queues=queues)
     for table in tables_of(catalog):
-        merge_rows = partial(fold_sightings, spark, catalog, settings, now=now) if spark is not None and table is META else None
-        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(
-            now.date(), merge_rows
-        )
-        result.tables[table.name] = done
-        log.info(done.event, table=table.name, **asdict(done))
-    if with_queues:
+        merge_rows = None
+        if spark is not None and table is META:
+            merge_rows = partial(fold_sightings, spark, catalog, settings, now=now)
+        compaction = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy)
+        table_result = compaction.run(now.date(), merge_rows)
+        result.tables[table.name] = table_result
+        log.info(table_result.event, table=table.name, **asdict(table_result))
+    if compacts_queues:
         note_compacted(catalog)
     return result
 
 
 def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
-    """Whether any rewrite is worthwhile; otherwise Spark need not be started."""
+    """Whether any rewrite is worthwhile. If none is, Spark need not be started."""
     ensure_tables(catalog)
     policy = compaction_policy(settings)
-    tables = (
-        _Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy) for table in tables_of(catalog)
-    )
-    return has_queue_work(catalog) or any(table.has_work(now.date()) for table in tables)
+    if has_queue_work(catalog):
+        return True
+    for table in tables_of(catalog):
+        compaction = _Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy)
+        if compaction.has_work(now.date()):
+            return True
+    return False
 
 
 def compaction_policy(settings: Settings) -> CompactionPolicy:
@@ -148,8 +156,8 @@ class _Compaction:
 
     def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, policy: CompactionPolicy) -> None:
         self._spark, self._catalog, self._name, self._table, self._policy = spark, catalog, name, table, policy
-        self._sort = SORTED_BY.get(table.name)
-        self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
+        self._sort_columns = SORTED_BY.get(table.name)  # None: the table is not sorted
+        self._order_id = sort_order_id(catalog, table, self._sort_columns) if self._sort_columns else 0
 
     def has_work(self, today: date) -> bool:
         """Whether any rewrite of this table is worthwhile."""
@@ -157,13 +165,17 @@ class _Compaction:
         if self._table is SEGMENTS and self._open_run():
             return False
         work = self._plan_work(groups, today)
-        return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
+        has_too_many_manifests = shape.manifests > self._policy.max_manifests
+        return bool(work.pack or work.cluster or shape.delete_files or has_too_many_manifests)
 
     def run(self, today: date, merge_rows: Callable[[], int] | None = None) -> TableResult:
-        """Rewrite files where it is worthwhile; before rows are sorted, call `merge_rows`, which returns how many it removed."""
+        """Rewrite files where a rewrite is worthwhile.
+
+        Before the table is sorted, `merge_rows` is called, which removes rows and returns their number.
+        """
         began = time.monotonic()
         groups, before = self._discover()
-        result = TableResult(before, before)
+        result = TableResult(before=before, after=before)
         if self._table is SEGMENTS and (run := self._open_run()):
             result.left_alone = f"run {run} is open"
         if self._spark is None or result.left_alone:
@@ -174,71 +186,84 @@ class _Compaction:
         self._rewrite(work, result)
         if before.delete_files:
             self._apply_deletes(result)
-        manifests = self._discover()[1].manifests if result.rewritten_files else before.manifests
-        if manifests > self._policy.max_manifests:
+        if result.rewritten_files:
+            _, result.after = self._discover()
+        if result.after.manifests > self._policy.max_manifests:
             self._call("rewrite_manifests", "use_caching => false")
             result.manifests_rewritten = True
-        if result.rewritten_files or result.manifests_rewritten:
-            result.after = self._discover()[1]
+            _, result.after = self._discover()
         result.seconds = round(time.monotonic() - began, 1)
         return result
 
     def _plan_work(self, groups: list[Group], today: date) -> Work:
-        return work_of(groups, self._policy, today=today, can_sort=self._sort is not None)
+        return work_of(groups, self._policy, today=today, can_sort=self._sort_columns is not None)
 
     def _discover(self) -> tuple[list[Group], Shape]:
         return discover(self._catalog, self._table, self._policy, self._order_id)
 
     def _open_run(self) -> str | None:
+        """The id of a run that has begun and is not published yet; None if there is none."""
         properties = self._catalog.load_table(SEGMENTS.identifier).properties
         return next((name.removeprefix(BEGAN) for name in properties if name.startswith(BEGAN)), None)
 
     def _rewrite(self, work: Work, result: TableResult) -> None:
         for days in _chunks(work.pack):
-            self._note(self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._policy.min_files}), result)
-        if self._sort:
-            order = ", ".join(f"{column} ASC {NULLS}" for column in self._sort)
+            self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._policy.min_files}, result)
+        if self._sort_columns:
+            sort_order = ", ".join(f"{column} ASC {NULLS}" for column in self._sort_columns)
             for days in _chunks(work.cluster):
-                how = f"strategy => 'sort', sort_order => '{order}'"
-                self._note(self._rewrite_files(days, how, {"rewrite-all": "true"}), result)
-        result.packed_days, result.sorted_days = len(work.pack), len(work.cluster)
+                strategy = f"strategy => 'sort', sort_order => '{sort_order}'"
+                self._rewrite_files(days, strategy, {"rewrite-all": "true"}, result)
+        result.packed_days = len(work.pack)
+        result.sorted_days = len(work.cluster)
 
     def _apply_deletes(self, result: TableResult) -> None:
-        """Rewrite all files that delete files refer to, whatever their size, and drop delete files that refer to nothing."""
-        whatever_size = {"min-file-size-bytes": 0, "max-file-size-bytes": 1 << 62, "min-input-files": 1 << 30}
-        self._note(self._rewrite_files([None], "strategy => 'binpack'", whatever_size | {"delete-file-threshold": 1}), result)
+        """Rewrite every data file to which a delete file refers, then drop the delete files that refer to no data file."""
+        # With these limits, the size of a file and the number of files are no reason to rewrite; only delete files are.
+        options = {
+            "min-file-size-bytes": 0,
+            "max-file-size-bytes": 1 << 62,
+            "min-input-files": 1 << 30,
+            "delete-file-threshold": 1,
+        }
+        self._rewrite_files([None], "strategy => 'binpack'", options, result)
         self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
 
-    def _rewrite_files(self, days: Sequence[date | None], how: str, options: Mapping[str, object]) -> Row:
-        common = {
+    def _rewrite_files(
+        self, days: Sequence[date | None], strategy: str, options: Mapping[str, object], result: TableResult
+    ) -> None:
+        """Rewrite the data files of these days ([None]: of the whole table), and add the numbers of files to `result`."""
+        all_options = dict(options) | {
             "target-file-size-bytes": self._policy.target_bytes,
             "partial-progress.enabled": "true",
-            "partial-progress.max-commits": COMMITS_PER_CALL,
+            "partial-progress.max-commits": MAX_COMMITS_PER_CALL,
         }
-        pairs = ", ".join(f"'{name}', '{value}'" for name, value in (common | dict(options)).items())
-        ranges = [self._range(day) for day in days if day is not None]
-        where = f', where => "{" OR ".join(ranges)}"' if ranges else ""
-        return self._call("rewrite_data_files", f"{how}, options => map({pairs}){where}")
+        option_list = ", ".join(f"'{name}', '{value}'" for name, value in all_options.items())
+        conditions = [self._day_condition(day) for day in days if day is not None]
+        where = f', where => "{" OR ".join(conditions)}"' if conditions else ""
+        row = self._call("rewrite_data_files", f"{strategy}, options => map({option_list}){where}")
+        result.rewritten_files += row["rewritten_data_files_count"]
+        result.failed_files += row["failed_data_files_count"]
 
-    def _range(self, day: date) -> str:
-        column, end = self._table.day_of, day + timedelta(days=1)
-        return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{end} 00:00:00+00:00')"
+    def _day_condition(self, day: date) -> str:
+        column = self._table.day_of
+        next_day = day + timedelta(days=1)
+        return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{next_day} 00:00:00+00:00')"
 
     def _call(self, procedure: str, arguments: str) -> Row:
-        assert self._spark is not None  # `run` returns earlier without it
+        assert self._spark is not None  # without Spark, `run` returns before any rewrite
         check_lease(self._catalog)
         catalog_name = self._name.split(".")[0]
         (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
         return row
 
-    @staticmethod
-    def _note(row: Row, result: TableResult) -> None:
-        result.rewritten_files += row["rewritten_data_files_count"]
-        result.failed_files += row["failed_data_files_count"]
-
 
 def _chunks(days: Sequence[date | None]) -> list[Sequence[date | None]]:
-    """Split the days into batches that are rewritten together; files without a day need the whole table, `[None]`."""
-    known = [day for day in days if day is not None]
-    whole: list[Sequence[date | None]] = [[None]] if None in days else []
-    return [*whole, *(known[start : start + DAYS_PER_CALL] for start in range(0, len(known), DAYS_PER_CALL))]
+    """Split the days into chunks of at most `MAX_DAYS_PER_CALL`, each of which one call rewrites.
+
+    If `days` has None (files without a day), the first chunk is `[None]`, which stands for the whole table.
+    """
+    chunks: list[Sequence[date | None]] = [[None]] if None in days else []
+    known_days = [day for day in days if day is not None]
+    chunks += [known_days[start : start + MAX_DAYS_PER_CALL] for start in range(0, len(known_days), MAX_DAYS_PER_CALL)]
+    return chunks

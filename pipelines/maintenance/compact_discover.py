@@ -1,4 +1,4 @@
-"""Reads a table's files from its manifests, without Spark, which need not be started if there is nothing to do."""
+"""Reads a table's files from its manifests. It needs no Spark, so Spark is not started if nothing is to be compacted."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,24 +29,30 @@ class Shape:
 
 
 def discover(catalog: Catalog, table: Table, policy: CompactionPolicy, order_id: int) -> tuple[list[Group], Shape]:
-    """Group and count main's files; a file is sorted if it carries `order_id` (0: none is)."""
+    """Return main's data files in groups, and their counts. A file is sorted if its sort order is `order_id` (0: no order)."""
     loaded = catalog.load_table(table.identifier)
     snapshot = loaded.current_snapshot()
     manifests = snapshot.manifests(loaded.io) if snapshot else []
-    days = {number: _place_of_day(spec, table) for number, spec in loaded.specs().items()}
-    files, sizes = Counter[tuple[date | None, bool, bool]](), Counter[tuple[date | None, bool, bool]]()
+    day_field_of_spec = {spec_id: _index_of_day(spec, table) for spec_id, spec in loaded.specs().items()}
+    counts = Counter[tuple[date | None, bool, bool]]()  # of files, by (day, is sorted, is small)
+    sizes = Counter[tuple[date | None, bool, bool]]()
     for file in _data_files(loaded, manifests):
-        day = _day(file, days.get(file.spec_id))
-        kind = (day, bool(order_id) and file.sort_order_id == order_id, file.file_size_in_bytes < policy.small_bytes)
-        files[kind] += 1
-        sizes[kind] += file.file_size_in_bytes
-    groups = [Group(*kind, count, sizes[kind]) for kind, count in files.items()]
+        day = _day(file, day_field_of_spec.get(file.spec_id))
+        is_sorted = bool(order_id) and file.sort_order_id == order_id
+        is_small = file.file_size_in_bytes < policy.small_bytes
+        counts[day, is_sorted, is_small] += 1
+        sizes[day, is_sorted, is_small] += file.file_size_in_bytes
+    groups = [
+        Group(day, is_sorted, is_small, count, sizes[day, is_sorted, is_small])
+        for (day, is_sorted, is_small), count in counts.items()
+    ]
+    delete_manifests = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
     shape = Shape(
-        files=sum(g.files for g in groups),
-        small_files=sum(g.files for g in groups if g.is_small),
-        sorted_files=sum(g.files for g in groups if g.is_sorted),
-        bytes=sum(g.bytes for g in groups),
-        delete_files=sum(_living(m) for m in manifests if m.content == ManifestContent.DELETES),
+        files=sum(group.files for group in groups),
+        small_files=sum(group.files for group in groups if group.is_small),
+        sorted_files=sum(group.files for group in groups if group.is_sorted),
+        bytes=sum(group.bytes for group in groups),
+        delete_files=sum(_live_files(manifest) for manifest in delete_manifests),
         manifests=len(manifests),
     )
     return groups, shape
@@ -58,17 +64,20 @@ def _data_files(loaded: IcebergTable, manifests: list[ManifestFile]) -> Iterator
             yield from (entry.data_file for entry in manifest.fetch_manifest_entry(loaded.io, discard_deleted=True))
 
 
-def _place_of_day(spec: PartitionSpec, table: Table) -> int | None:
-    """The index of the day in a file's partition; None for a spec from before the table had days."""
+def _index_of_day(spec: PartitionSpec, table: Table) -> int | None:
+    """The index of the day among the partition fields; None if the spec is older than the table's partitions by day."""
     names = [field.name for field in spec.fields]
-    return names.index(f"{table.day_of}_day") if f"{table.day_of}_day" in names else None
+    day_field = f"{table.day_of}_day"
+    return names.index(day_field) if day_field in names else None
 
 
-def _day(file: DataFile, place: int | None) -> date | None:
-    """The day of the file's partition, which Iceberg counts from 1970."""
-    value = file.partition[place] if place is not None else None
-    return EPOCH_DAY + timedelta(days=value) if isinstance(value, int) else value
+def _day(file: DataFile, day_index: int | None) -> date | None:
+    """The day of the file's partition. PyIceberg may return it as the number of days since 1970."""
+    if day_index is None:
+        return None
+    day = file.partition[day_index]
+    return EPOCH_DAY + timedelta(days=day) if isinstance(day, int) else day
 
 
-def _living(manifest: ManifestFile) -> int:
+def _live_files(manifest: ManifestFile) -> int:
     return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)

@@ -1,22 +1,22 @@
 """Decides from a table's file counts which days to compact. Pure: no lake, no Spark.
 
-A day that still grows is packed: its small files become few, with rows in arrival order.
-A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history is in few files. So is a small table
-that is looked up by its key. Sorted files carry the id of the table's sort order, so a day is clustered once, and again only
-after enough rows have arrived late.
+A day that still grows is packed: its small files are merged into few, with rows in arrival order. A settled day is clustered: its
+rows are sorted by vehicle, so that a vehicle's history is in few files. A table without days that is looked up by its key is
+clustered, too. Sorted files carry the id of the table's sort order, so a day is clustered once, and again only after enough rows
+have arrived late.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
-SMALL = 0.75  # of the target size; Iceberg's own rewrite calls smaller files too small
-UNSORTED_SHARE = 0.1  # of a settled day's bytes; above this, the day is sorted again
+SMALL_FILE_SHARE = 0.75  # of the target size; Iceberg's own rewrite considers smaller files too small
+MAX_UNSORTED_SHARE = 0.1  # of a settled day's bytes; above this, the day is sorted again
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Data files of one table that are alike: of one day (None: the table has no days), sorted or not, small or not."""
+    """Data files of a table that have the same day (None: no day) and are alike in being sorted and small."""
 
     day: date | None
     is_sorted: bool
@@ -27,7 +27,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When a rewrite pays; see the settings `compact_…`."""
+    """Thresholds above which a rewrite is worthwhile; see the settings `compact_…`."""
 
     target_bytes: int
     min_files: int
@@ -37,7 +37,7 @@ class CompactionPolicy:
     @property
     def small_bytes(self) -> int:
         """The size below which a file is small."""
-        return int(self.target_bytes * SMALL)
+        return int(self.target_bytes * SMALL_FILE_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,43 @@ class Work:
 
 
 def work_of(groups: Iterable[Group], policy: CompactionPolicy, *, today: date, can_sort: bool) -> Work:
-    """The days of a table that are worth rewriting. `can_sort`: its rows are looked up by a key."""
+    """Return the days of a table that are worth rewriting. `can_sort` tells whether the table has a sort order."""
     by_day: dict[date | None, list[Group]] = {}
     for group in groups:
         by_day.setdefault(group.day, []).append(group)
     pack: list[date | None] = []
     cluster: list[date | None] = []
-    settled = today - timedelta(days=policy.settled_days)
-    for day in sorted(by_day, key=lambda d: d or date.min):
-        if can_sort and _is_settled(by_day[day], day, settled, policy) and _wants_sorting(by_day[day], policy):
+    last_settled_day = today - timedelta(days=policy.settled_days)
+    for day in sorted(by_day, key=lambda day: day or date.min):
+        day_groups = by_day[day]
+        small_files = sum(group.files for group in day_groups if group.is_small)
+        if can_sort and _is_settled(day_groups, day, last_settled_day, policy) and _needs_sorting(day_groups, policy):
             cluster.append(day)
-        elif sum(g.files for g in by_day[day] if g.is_small) >= policy.min_files:
+        elif small_files >= policy.min_files:
             pack.append(day)
     return Work(pack, cluster)
 
 
-def _is_settled(groups: Sequence[Group], day: date | None, settled: date, policy: CompactionPolicy) -> bool:
-    """Whether few rows will be added soon. A table without days always grows; it is sorted once enough files are unsorted."""
+def _is_settled(groups: Sequence[Group], day: date | None, last_settled_day: date, policy: CompactionPolicy) -> bool:
+    """Whether few rows are expected to be added to the day.
+
+    A table without days (None) never stops growing; it counts as settled once enough of its files are unsorted.
+    """
     if day is None:
-        return sum(group.files for group in groups if not group.is_sorted) >= policy.min_files
-    return day <= settled
+        unsorted_files = sum(group.files for group in groups if not group.is_sorted)
+        return unsorted_files >= policy.min_files
+    return day <= last_settled_day
 
 
-def _wants_sorting(groups: Sequence[Group], policy: CompactionPolicy) -> bool:
-    """Whether much of the day is unsorted, or little in many files of a day so small that sorting costs no more than packing."""
+def _needs_sorting(groups: Sequence[Group], policy: CompactionPolicy) -> bool:
+    """Whether a large share of the day's bytes is unsorted.
+
+    A day that fits in one file also needs sorting if it has many unsorted files, because sorting it costs no more than packing.
+    """
     unsorted = [group for group in groups if not group.is_sorted]
     all_bytes = sum(group.bytes for group in groups)
-    if sum(group.bytes for group in unsorted) > UNSORTED_SHARE * all_bytes:
+    unsorted_bytes = sum(group.bytes for group in unsorted)
+    if unsorted_bytes > MAX_UNSORTED_SHARE * all_bytes:
         return True
-    return sum(group.files for group in unsorted) >= policy.min_files and all_bytes <= policy.target_bytes
+    unsorted_files = sum(group.files for group in unsorted)
+    return unsorted_files >= policy.min_files and all_bytes <= policy.target_bytes

@@ -1,6 +1,7 @@
-"""The run in which a compaction removes rows: no query result changes, but as an ingest it takes effect by one compare-and-swap.
+"""The run in which a compaction removes rows.
 
-So a run that began before the compaction is done again, and a rollback undoes it together with the runs on which it relied.
+Like an ingest, the run takes effect by one compare-and-swap on the ledger, although no query result changes. So an ingest that
+began before the compaction starts again, and a rollback of an earlier run also undoes the compaction.
 """
 
 import secrets
@@ -22,7 +23,7 @@ from pipelines.ingest.run import Ingested, Run
 
 
 def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
-    """A compaction run, not open yet."""
+    """Make the attempt at a compaction run. The run is not open yet."""
     return Attempt(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
 
 
@@ -30,15 +31,14 @@ def write_and_publish(attempt: Attempt, base: Mapping[str, int], write: Callable
     """Open the run on `base`, let `write` change its branches, and publish it.
 
     Raises:
-        ConcurrentPublish: another run was published since `base`; nothing happened.
-        LeaseLost: another job has taken this job's lease; nothing happened.
+        ConcurrentPublish: another run was published since `base`; the tables are unchanged.
+        LeaseLost: another job has taken this job's lease; the tables are unchanged.
     """
     open_run(attempt.catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
     try:
         write()
-        attempt.append_to_ledger(
-            SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name]
-        )
+        no_segments = SEGMENTS.arrow_schema.empty_table()
+        attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
         publish(attempt.catalog, attempt.run_id, must=True)
     except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
         drop_branches(attempt.catalog, branch_of(attempt.run_id))

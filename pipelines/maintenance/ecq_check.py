@@ -1,11 +1,11 @@
-"""Compares what segments of the stream `ecq` should have brought with the tables. Pure.
+"""Compares segments of the stream `ecq` with the rows that ingest makes of them. Pure.
 
-Compaction removes superseded messages and settled states; garbage collection removes messages past their retention.
-So a missing message is not an error if there is a newer one of its key, and only states of the last day are compared.
+Compaction removes superseded messages and settled states; garbage collection removes messages past their retention. So a message
+may be missing if the table has a newer message of the same key, and only states of the last day are compared.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -16,80 +16,92 @@ from manifold.archive.parsing import EcqKind
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE
 
-Key = tuple[str, str]  # client id, key
-StateKey = tuple[str, int, int, str]  # as the key of ecq_state
+QueueKey = tuple[str, str]  # client id, key of the message
+StateKey = tuple[str, int, int, str]  # client id, acknowledged seq, epoch, kind: the key of the table ecq_state
 
 
-class BroughtState(NamedTuple):
-    """The message that brought a state, and when it was acknowledged or rewound."""
+class StateMessage(NamedTuple):
+    """The message from which ingest makes a state: its seq, and the instant of the acknowledgement or rewind."""
 
     seq: int
     at: datetime
 
 
 def stored_keys(key: StateKey) -> tuple[StateKey, ...]:
-    """The keys under which a state may be in the table: earlier releases stored an expiry as an acknowledgement."""
-    return (key, (*key[:3], EcqKind.ACKNOWLEDGED.value)) if key[3] == EcqKind.EXPIRED else (key,)
+    """The keys that a state may have in the table: earlier releases stored an expiry as an acknowledgement."""
+    client_id, acked_seq, epoch, kind = key
+    if kind == EcqKind.EXPIRED:
+        return (key, (client_id, acked_seq, epoch, EcqKind.ACKNOWLEDGED.value))
+    return (key,)
 
 
 @dataclass(slots=True)
-class BroughtToQueues:
-    """Messages and states that a segment brought to compacted queues."""
+class ExpectedInQueues:
+    """The messages and states of compacted queues that ingest should have stored for a segment."""
 
-    messages: dict[int, Key] = field(default_factory=dict)  # by seq
-    states: dict[StateKey, BroughtState] = field(default_factory=dict)
+    messages: dict[int, QueueKey] = field(default_factory=dict)  # by seq
+    states: dict[StateKey, StateMessage] = field(default_factory=dict)
 
     def seqs(self) -> set[int]:
-        """The seqs of all its messages."""
+        """The seqs of all messages in the segment."""
         return {*self.messages, *(state.seq for state in self.states.values())}
 
-    def note(self, accepted: pa.RecordBatch) -> None:
-        """Add these parsed messages."""
+    def add_messages(self, accepted: pa.RecordBatch) -> None:
+        """Add the rows that ingest makes of these parsed messages."""
         for row in accepted.drop_columns(["payload", "message"]).to_pylist():
             if row["kind"] == EcqKind.WRITE:
                 self.messages[row["seq"]] = (row["client_id"], row["key"])
                 continue
             key = (row["client_id"], row["acked_seq"], row["epoch"], row["kind"])
-            self.states[key] = BroughtState(row["seq"], datetime.fromtimestamp(row["acked_ms"] / 1000, UTC))
+            acked_at = datetime.fromtimestamp(row["acked_ms"] / 1000, UTC)
+            self.states[key] = StateMessage(row["seq"], acked_at)
 
 
 @dataclass(slots=True)
 class FoundInQueues:
-    """Rows in the tables, by key, and the newest message of each key that lacks a message."""
+    """The number of rows in the tables for each expected message and state."""
 
-    payloads: Counter[int] = field(default_factory=Counter)
-    messages: Counter[int] = field(default_factory=Counter)
+    payloads: Counter[int] = field(default_factory=Counter)  # rows of ecq_payload, by seq
+    messages: Counter[int] = field(default_factory=Counter)  # rows of ecq_index, by seq
     states: Counter[StateKey] = field(default_factory=Counter)
-    newest: dict[Key, int] = field(default_factory=dict)
+    newest: dict[QueueKey, int] = field(default_factory=dict)  # the newest seq of keys that lack an expected message
 
     def add(self, other: "FoundInQueues") -> None:
-        """Merge the rows found for other segments; a key in both counts the same rows."""
+        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
         self.payloads |= other.payloads
         self.messages |= other.messages
         self.states |= other.states
         self.newest |= other.newest
 
 
-class Expected(NamedTuple):
-    """Rows of one table: how many are expected of each key, and how many there are."""
+class TableComparison(NamedTuple):
+    """The rows of a segment in one table: the number expected, and the number found, for each key."""
 
     table: str
     expected: Mapping[Any, int]
     found: Counter[Any]
 
 
-def expected(
-    of: BroughtToQueues, found: FoundInQueues, accounted: Iterable[int], *, messages_since: datetime, states_since: datetime
-) -> Iterator[Expected]:
-    """Yield the rows of the segment that each table should have. Messages in `accounted` are in quarantine."""
-    known = set(accounted)
-    for table, rows in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
-        wanted = {
-            seq: 1
-            for seq, key in of.messages.items()
-            if rows[seq] or (seq not in known and datetime_of(seq) >= messages_since and found.newest.get(key, -1) <= seq)
-        }
-        yield Expected(table.name, wanted, rows)
-    states = {key: 1 for key, state in of.states.items() if state.seq not in known and state.at >= states_since}
-    there = Counter({key: int(any(found.states[stored] for stored in stored_keys(key))) for key in states})
-    yield Expected(ECQ_STATE.name, states, there)
+def compare_queue_rows(
+    expected: ExpectedInQueues,
+    found: FoundInQueues,
+    quarantined: Collection[int],
+    *,
+    messages_since: datetime,
+    states_since: datetime,
+) -> Iterator[TableComparison]:
+    """Yield a comparison for each table of compacted queues.
+
+    Messages whose seq is in `quarantined` need no rows, nor do messages and states before `messages_since` and `states_since`.
+    """
+    for table, counts in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
+        required = {}
+        for seq, key in expected.messages.items():
+            is_superseded = found.newest.get(key, -1) > seq
+            is_required = seq not in quarantined and datetime_of(seq) >= messages_since and not is_superseded
+            if is_required or counts[seq]:  # a row that need not exist must still not exist twice
+                required[seq] = 1
+        yield TableComparison(table.name, required, counts)
+    states = {key: 1 for key, message in expected.states.items() if message.seq not in quarantined and message.at >= states_since}
+    found_states = Counter({key: int(any(found.states[stored] for stored in stored_keys(key))) for key in states})
+    yield TableComparison(ECQ_STATE.name, states, found_states)

@@ -24,15 +24,15 @@ from pipelines.maintenance.ecq_rows import planned
 from pipelines.populate.snapshot_range import range_since
 
 COMPACTION_DELAY = timedelta(days=1)  # no acknowledgement is expected later than this
-COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: JSON, table → snapshot in which nothing was left to do
-WATCHED = (ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
+COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: JSON, table → id of the snapshot after its last compaction
+COMPACTED_TABLES = (ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesCompacted:
-    """Rows removed, and positions added in place of states."""
+    """The numbers of rows removed, and of positions that were added in place of states."""
 
     messages: int = 0
     states: int = 0
@@ -41,63 +41,70 @@ class QueuesCompacted:
 
 
 def has_queue_work(catalog: Catalog) -> bool:
-    """Whether anything was added since the last compaction."""
+    """Whether a table has new rows since the last compaction."""
     text = catalog.load_table(ECQ_INDEX.identifier).properties.get(COMPACTED, "{}")
     try:
-        known = {name: int(snapshot_id) for name, snapshot_id in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):  # the property is malformed
-        known = {}
-    return any(range_since(catalog, table, known.get(table.name)).rows for table in WATCHED)
+        compacted = {name: int(snapshot_id) for name, snapshot_id in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # the property is malformed, so all rows count as new
+        compacted = {}
+    return any(range_since(catalog, table, compacted.get(table.name)).rows for table in COMPACTED_TABLES)
 
 
 def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> QueuesCompacted:
-    """Remove rows that nobody needs. Idempotent.
+    """Remove superseded messages, settled states and outdated sequence numbers. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 
 
 @retry_conflicts
 def note_compacted(catalog: Catalog) -> None:
-    """Record that everything in main now is compacted."""
-    heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in WATCHED}
+    """Record that all rows that are in main now are compacted."""
+    heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in COMPACTED_TABLES}
     with catalog.load_table(ECQ_INDEX.identifier).transaction() as change:
         change.set_properties({COMPACTED: json.dumps(heads)})
 
 
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
+    """Make one attempt at the compaction, on main as it is now."""
     attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     changes = planned(attempt, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
     seqnos = _older_seqnos(attempt.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
     try:
         counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}
-        done = QueuesCompacted(counts.get(SUPERSEDED, 0), counts.get(STATE, 0), counts.get(POSITION, 0), seqnos.count())
-        if done == QueuesCompacted():
-            return done
-        write_and_publish(attempt, base, lambda: _write(attempt, base, changes, seqnos, done))
+        result = QueuesCompacted(
+            messages=counts.get(SUPERSEDED, 0),
+            states=counts.get(STATE, 0),
+            positions=counts.get(POSITION, 0),
+            seqnos=seqnos.count(),
+        )
+        if result == QueuesCompacted():  # no table needs a change
+            return result
+        write_and_publish(attempt, base, lambda: _write(attempt, base, changes, seqnos, result))
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("superseded rows of compacted queues removed", run_id=attempt.run_id, messages=done.messages, states=done.states)
-    return done
+    log.info("superseded rows of compacted queues removed", run_id=attempt.run_id, messages=result.messages, states=result.states)
+    return result
 
 
-def _write(attempt: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, done: QueuesCompacted) -> None:
-    if done.messages:
+def _write(attempt: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, counts: QueuesCompacted) -> None:
+    """Write the changes to the branches of the attempt. `counts` are the numbers of changes."""
+    if counts.messages:
         superseded = changes.where(sf.col("what") == SUPERSEDED).select("seq")
         for table in (ECQ_INDEX, ECQ_PAYLOAD):
             remove(attempt, table, superseded, base[table.name])
-    if done.states or done.positions:
+    if counts.states or counts.positions:
         states = folded_rows(changes.where(sf.col("what").isin([STATE, POSITION])), is_new=sf.col("what") == POSITION)
         replace_rows(attempt, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
-    if done.seqnos:
+    if counts.seqnos:
         remove(attempt, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])
 
 
 def _older_seqnos(seqnos: DataFrame) -> DataFrame:
-    """Rows that a greater one of the same client has replaced."""
+    """(client_id, last_seq) of rows whose client also has a row with a greater `last_seq`."""
     greatest = seqnos.groupBy("client_id").agg(sf.max("last_seq").alias("greatest"))
     return seqnos.join(greatest, "client_id").where("last_seq < greatest").select("client_id", "last_seq").distinct()

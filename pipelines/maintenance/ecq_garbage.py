@@ -1,6 +1,7 @@
-"""Removes messages of compacted queues past their retention, acknowledged or not: from Redis, then from the lake in a run.
+"""Removes messages of compacted queues past their retention: first from Redis, then from the lake, in a run of its own.
 
-A pending message ends as expired, with a row in `ecq_state`, even if Redis lacks it, because no populate loads it any more.
+A message that is still pending expires, and gets a row in `ecq_state`. It expires even if Redis lacks it, because populate does
+not load messages past their retention.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,52 +32,57 @@ from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retentio
 from pipelines.maintenance.ecq_rows import planned
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 from pipelines.populate.lock import populate_lock
-from pipelines.populate.workers import counted
+from pipelines.populate.workers import run_and_count
 
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def drop_messages(run: Run, *, dry_run: bool) -> Removal:
-    """Remove messages past `ecq_retention_days` or, while they are pending, past `ecq_pending_retention_days`.
+    """Remove messages past `ecq_retention_days` and, while they are pending, past `ecq_pending_retention_days`.
 
-    Messages that Redis has in flight, or knows to be acknowledged, are left to the outcome that is on its way.
-    The populate lock is held: a populate that began earlier could load them into Redis again.
+    A message stays if Redis has it in flight or knows that it is acknowledged: its outcome has not arrived in the lake yet. The
+    populate lock is held, because a populate that began earlier could load the messages into Redis again. With `dry_run`, the
+    messages are only run_and_count.
 
     Raises:
-        Retryable: a service was unavailable, or other runs were in the way; run it again.
+        Retryable: a service was unavailable, or other runs were published first; run it again.
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     if dry_run:
         base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
         return _removal(_past_retention(Attempt(run), base).persist())
     with connect(run.settings.redis) as redis, populate_lock(redis):
-        return until_not_overtaken()(lambda: _drop(Attempt(run)))
+        return until_not_overtaken()(lambda: _remove_messages(Attempt(run)))
 
 
-def _drop(attempt: Attempt) -> Removal:
-    """Remove from Redis first: if the run dies in between, the next one finds the same messages, and Redis answers the same."""
-    catalog, settings = attempt.catalog, attempt.settings
+def _remove_messages(attempt: Attempt) -> Removal:
+    """Remove the messages from Redis, then from the lake.
+
+    If the process dies in between, the next attempt finds the same messages in the lake, and removes them from Redis again.
+    """
+    catalog = attempt.catalog
+    settings = attempt.settings
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    found = _past_retention(attempt, base).persist()
-    expired = _expired(attempt, found.where(sf.col("what") == EXPIRING)).persist()
+    old_messages = _past_retention(attempt, base).persist()
+    expired = _expire_in_redis(attempt, old_messages.where(sf.col("what") == EXPIRING)).persist()
     try:
-        prune = _pruner(settings.redis, Policy.of(settings), _unix_ms(_cut(settings, attempt.now)), _unix_ms(attempt.now))
-        ended = found.where(sf.col("what") == OVERDUE)
-        counted(ended.select("client_id").distinct(), prune, ("pruned",))
-        gone = ended.select("client_id", "seq").unionByName(expired.select("client_id", "seq"))
-        removal = _removal(gone)
+        overdue = old_messages.where(sf.col("what") == OVERDUE)
+        cut_ms = _unix_ms(_cut(settings, attempt.now))
+        prune = _pruner(settings.redis, Policy.of(settings), cut_ms, _unix_ms(attempt.now))
+        run_and_count(overdue.select("client_id").distinct(), prune, ("pruned",))
+        to_remove = overdue.select("client_id", "seq").unionByName(expired.select("client_id", "seq"))
+        removal = _removal(to_remove)
         if not removal.count:
             return removal
-        drop_branches(catalog, branch_of(attempt.run_id))
+        drop_branches(catalog, branch_of(attempt.run_id))  # of an earlier attempt with this run id
         open_run(catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
-                remove(attempt, table, gone.select("seq"), base[table.name])
+                remove(attempt, table, to_remove.select("seq"), base[table.name])
             if expired.count():
                 attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now), base[ECQ_STATE.name])
-            attempt.append_to_ledger(
-                SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name]
-            )
+            no_segments = SEGMENTS.arrow_schema.empty_table()
+            attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
             publish(catalog, attempt.run_id, must=True)
         except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
             drop_branches(catalog, branch_of(attempt.run_id))
@@ -84,33 +90,36 @@ def _drop(attempt: Attempt) -> Removal:
         return removal
     finally:
         expired.unpersist()
-        found.unpersist()
+        old_messages.unpersist()
 
 
 def _past_retention(attempt: Attempt, base: dict[str, int]) -> DataFrame:
-    """(what, client_id, seq, epoch) of messages past their retention; `what` is OVERDUE, or EXPIRING if still pending."""
+    """(what, client_id, seq, epoch) of messages past their retention. `what` is EXPIRING for pending messages, else OVERDUE."""
     pending_from = Policy.of(attempt.settings).ecq_pending_from(_unix_ms(attempt.now))
-    cut = Cut(first_seq_at(_cut(attempt.settings, attempt.now)), pending_from)
+    cut = Cut(acknowledged=first_seq_at(_cut(attempt.settings, attempt.now)), pending=pending_from)
     return planned(attempt, base, partial(past_retention, cut=cut)).select("what", "client_id", "seq", "epoch")
 
 
-def _expired(attempt: Attempt, pending: DataFrame) -> DataFrame:
-    """(client_id, seq, epoch) of the pending messages that Redis, too, finds expired. Redis forgets them."""
+def _expire_in_redis(attempt: Attempt, pending: DataFrame) -> DataFrame:
+    """Expire these messages in Redis, which forgets them; return (client_id, seq, epoch) of those that Redis let expire."""
     expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), _unix_ms(attempt.now))
     columns = "client_id string, seq bigint, epoch bigint"
     return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)
 
 
 def _cut(settings: Settings, now: datetime) -> datetime:
+    """The instant before which messages are past `ecq_retention_days`."""
     return now - timedelta(days=settings.ecq_retention_days)
 
 
-def _removal(found: DataFrame) -> Removal:
-    sample = found.orderBy("seq").limit(SAMPLE_SIZE).collect()
-    return Removal(found.count(), [f"{row['client_id']} {row['seq']}" for row in sample])
+def _removal(messages: DataFrame) -> Removal:
+    sample = messages.orderBy("seq").limit(SAMPLE_SIZE).collect()
+    return Removal(messages.count(), [f"{row['client_id']} {row['seq']}" for row in sample])
 
 
 def _pruner(url: str, policy: Policy, before_ms: int, now_ms: int) -> Batches:
+    """Make the function that removes messages before `before_ms` from the queues of a partition's clients."""
+
     def prune(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = EcqLoader(connect(url), policy)
         for batch in batches:
@@ -121,15 +130,20 @@ def _pruner(url: str, policy: Policy, before_ms: int, now_ms: int) -> Batches:
 
 
 def _expirer(url: str, policy: Policy, now_ms: int) -> Batches:
+    """Make the function that expires the messages (client_id, seq, epoch) of a partition, and yields those that expired."""
+
     def expire(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = EcqLoader(connect(url), policy)
         for batch in batches:
             rows = batch.to_pylist()
             epochs = {row["client_id"]: row["epoch"] for row in rows}
-            by_client = groupby(rows, key=lambda row: row["client_id"])
-            queues = ((client_id, [row["seq"] for row in some]) for client_id, some in by_client)
-            ended = [{"client_id": c, "seq": seq, "epoch": epochs[c]} for c, seq in loader.expire(queues, now_ms)]
-            yield pa.RecordBatch.from_pylist(ended, schema=batch.schema)
+            rows_by_client = groupby(rows, key=lambda row: row["client_id"])
+            queues = ((client_id, [row["seq"] for row in client_rows]) for client_id, client_rows in rows_by_client)
+            expired = [
+                {"client_id": client_id, "seq": seq, "epoch": epochs[client_id]}
+                for client_id, seq in loader.expire(queues, now_ms)
+            ]
+            yield pa.RecordBatch.from_pylist(expired, schema=batch.schema)
 
     return expire
 

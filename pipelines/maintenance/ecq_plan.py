@@ -1,8 +1,8 @@
-"""Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; runs on Spark workers.
+"""Decides which rows of compacted queues are unneeded. Pure; runs on Spark workers, with all rows of a client in one call.
 
-Compaction removes rows that change no query result: superseded messages, and rows of the state (`manifold.contracts.ecq_rows`).
-Garbage collection removes messages past their retention: acknowledged, expired and superseded ones, and pending ones, which
-expire.
+Compaction removes rows on which no query result depends: superseded messages, and states (`manifold.contracts.ecq_rows`).
+Garbage collection removes messages past their retention. Messages that are acknowledged, expired or superseded are only removed;
+messages that are still pending expire first.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ from manifold.contracts.tables import INSTANT
 from pipelines.populate.ecq_fold import MESSAGE, folded, newest_of_keys
 
 SUPERSEDED, STATE, POSITION, OVERDUE, EXPIRING = "superseded", "state", "position", "overdue", "expiring"
-# `what` is one of these words. A message has client_id and seq, an expiring one also the epoch, a state all columns.
+# The column `what` has one of these words. Rows of messages have client_id and seq; expiring messages also have the epoch. Rows
+# of states and positions have all columns.
 CHANGES = pa.schema(
     [
         ("what", pa.string()),
@@ -32,56 +33,63 @@ CHANGES_IN_SPARK = "what string, client_id string, seq bigint, at timestamp, epo
 
 
 def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table]:
-    """Yield superseded messages and states to remove, and the positions that replace states."""
-    messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "seq"])
-    live = newest_of_keys(rows)["seq"]
-    yield _differences(SUPERSEDED, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
-    found: list[dict[str, Any]] = []
+    """Yield rows of `CHANGES`: superseded messages and states to remove, and positions to add in place of states."""
+    yield _superseded(rows, SUPERSEDED)
+    changed_states: list[dict[str, Any]] = []
     for queue in folded(rows):
         if queue.rows:
-            changes = compact(queue.rows, {seq for seq, _ in queue.live}, settled_before=settled_before)
-            found += (_state(STATE, queue.client_id, row) for row in changes.removed)
-            found += (_state(POSITION, queue.client_id, row) for row in changes.added)
-    yield pa.Table.from_pylist(found, schema=CHANGES)
+            live_seqs = {seq for seq, _ in queue.live}
+            changes = compact(queue.rows, live_seqs, settled_before=settled_before)
+            changed_states += (_state_change(STATE, queue.client_id, row) for row in changes.removed)
+            changed_states += (_state_change(POSITION, queue.client_id, row) for row in changes.added)
+    yield pa.Table.from_pylist(changed_states, schema=CHANGES)
 
 
 class Cut(NamedTuple):
-    """The lowest seqs within the retentions."""
+    """The lowest seqs of messages that are kept."""
 
     acknowledged: int
-    pending: int  # 0: pending messages are kept
+    pending: int  # 0: all pending messages are kept
 
 
 def past_retention(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
-    """Yield messages past their retention: `EXPIRING` if they are pending, else `OVERDUE`."""
-    latest = max(cut)
-    messages = rows.filter(pc.and_(pc.equal(rows["kind"], MESSAGE), pc.less(rows["seq"], latest))).select(["client_id", "seq"])
-    live = newest_of_keys(rows)["seq"]
-    # Superseded messages go too: if only the newer message of the key went, they would be live again.
-    yield _differences(OVERDUE, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
+    """Yield rows of `CHANGES`: messages past their retention, `EXPIRING` if they are pending, else `OVERDUE`."""
+    latest_cut = max(cut)
+    # Superseded messages are removed, too: without the newer message of their key, they would be live again.
+    yield _superseded(rows, OVERDUE, before=latest_cut)
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
-        if not queue.live or queue.live[0][0] >= latest:
+        oldest_live_seq = queue.live[0][0] if queue.live else None
+        if oldest_live_seq is None or oldest_live_seq >= latest_cut:
             continue
         state = queue.state()
         for seq, _ in queue.live:
             if state.expired_at(seq) is not None:
-                what, before = OVERDUE, latest
+                what, seq_cut = OVERDUE, latest_cut
             elif state.is_acknowledged(seq):
-                what, before = OVERDUE, cut.acknowledged
+                what, seq_cut = OVERDUE, cut.acknowledged
             else:
-                what, before = EXPIRING, cut.pending
-            if seq < before:
+                what, seq_cut = EXPIRING, cut.pending
+            if seq < seq_cut:
                 found.append({"what": what, "client_id": queue.client_id, "seq": seq, "epoch": state.epoch})
     yield pa.Table.from_pylist(found, schema=CHANGES)
 
 
-def _differences(what: str, messages: pa.Table) -> pa.Table:
-    columns = {"what": pa.array([what] * messages.num_rows, pa.string()), "client_id": messages["client_id"]}
-    columns |= {"seq": messages["seq"]}
-    return pa.table({f.name: columns.get(f.name, pa.nulls(messages.num_rows, f.type)) for f in CHANGES}, schema=CHANGES)
+def _superseded(rows: pa.Table, what: str, *, before: int | None = None) -> pa.Table:
+    """Rows of `CHANGES` for messages that a newer message of their key has superseded, up to the seq `before` (exclusive)."""
+    is_message = pc.equal(rows["kind"], MESSAGE)
+    messages = rows.filter(is_message if before is None else pc.and_(is_message, pc.less(rows["seq"], before)))
+    is_live = pc.is_in(messages["seq"], value_set=newest_of_keys(rows)["seq"])
+    superseded = messages.filter(pc.invert(is_live))
+    count = superseded.num_rows
+    columns = {
+        "what": pa.array([what] * count, pa.string()),
+        "client_id": superseded["client_id"],
+        "seq": superseded["seq"],
+    }
+    return pa.table({field.name: columns.get(field.name, pa.nulls(count, field.type)) for field in CHANGES}, schema=CHANGES)
 
 
-def _state(what: str, client_id: str, row: StateRow) -> dict[str, Any]:
+def _state_change(what: str, client_id: str, row: StateRow) -> dict[str, Any]:
     values = {"seq": row.acked_seq, "at": row.acked_at, "epoch": row.epoch, "kind": row.kind}
     return {"what": what, "client_id": client_id} | values

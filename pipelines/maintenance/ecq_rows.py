@@ -1,6 +1,7 @@
-"""Brings all rows of a compacted-queue client into one Spark partition, and applies a function to them there."""
+"""Applies a function to all rows of each client of compacted queues, in one Spark partition per client."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import ceil
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,20 +19,20 @@ Plan = Callable[[pa.Table], Iterator[pa.Table]]
 
 
 def planned(attempt: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
-    """Apply `plan` to index and state as of `base`; the result has the columns of `ecq_plan.CHANGES`."""
+    """Apply `plan` to the rows of index and state at the snapshots `base`; return rows of `ecq_plan.CHANGES`."""
     rows = united(attempt.main(ECQ_INDEX, base[ECQ_INDEX.name]), attempt.main(ECQ_STATE, base[ECQ_STATE.name]))
-    count = sum(_total(attempt, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
-    parts = max(parallelism(attempt.spark), -(-count // ROWS_PER_PARTITION))
+    row_count = sum(_row_count(attempt, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
+    partitions = max(parallelism(attempt.spark), ceil(row_count / ROWS_PER_PARTITION))
 
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def apply_plan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
         if tables:
             for changes in plan(pa.concat_tables(tables)):
                 yield from changes.to_batches()
 
-    return rows.repartition(parts, "client_id").mapInArrow(work, CHANGES_IN_SPARK)
+    return rows.repartition(partitions, "client_id").mapInArrow(apply_plan, CHANGES_IN_SPARK)
 
 
-def _total(attempt: Attempt, identifier: str, snapshot_id: int) -> int:
+def _row_count(attempt: Attempt, identifier: str, snapshot_id: int) -> int:
     snapshot = attempt.catalog.load_table(identifier).snapshot_by_id(snapshot_id)
     return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

@@ -19,57 +19,65 @@ from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
-MayGo = Callable[[Catalog, dict[str, int], date, int], bool]  # of catalog, snapshot ids by table, day, counted rows of the day
+# Decides whether a day may be removed, from the catalog, the snapshot ids by table, the day, and the number of its counted rows.
+MayRemove = Callable[[Catalog, dict[str, int], date, int], bool]
 
 
 def midnight(now: datetime, days: float) -> datetime:
-    """The UTC midnight at or before the instant that many days ago."""
+    """The last UTC midnight at or before the instant that is `days` before `now`."""
     return (now - timedelta(days=days)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OldDays:
-    """Tables whose days are removed together, and those among them whose rows are counted."""
+    """Tables whose old days are removed together, in one run."""
 
     name: str
     tables: Sequence[Table]
-    counted: Sequence[Table]
+    counted: Sequence[Table]  # the tables whose rows are counted in the result
     kept_because: str  # reported if there is no retention
-    may_go: MayGo = lambda *_: True
+    may_remove: MayRemove = lambda *_: True
 
     def drop(self, catalog: Catalog, cut: datetime | None, *, now: datetime, dry_run: bool) -> Removal:
-        """Remove the days before `cut` (None: keep all) from the tables; return what was removed. `dry_run` only counts.
+        """Remove the days before `cut` from the tables; return what was removed. With None, all days are kept.
+
+        With `dry_run`, nothing is removed, and the result says what would be.
+
 
         Raises:
-            ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
+            ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
         """
         if cut is None:
             return Removal(kept_because=self.kept_because)
         return until_not_overtaken()(lambda: self._drop(catalog, cut, now, dry_run=dry_run))
 
     def _drop(self, catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
+        """Make one attempt at the removal, on main as it is now."""
         base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-        old = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in self.tables}
-        rows = {day: sum(old[table.name].get(day, 0) for table in self.counted) for day in sorted({*chain(*old.values())})}
-        days = [day for day, count in rows.items() if self.may_go(catalog, base, day, count)]
-        removed = Removal(sum(rows[day] for day in days), [day.isoformat() for day in days[:SAMPLE_SIZE]])
+        rows_by_table = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in self.tables}
+        counts: dict[date, int] = {}
+        for day in sorted({*chain(*rows_by_table.values())}):
+            counts[day] = sum(rows_by_table[table.name].get(day, 0) for table in self.counted)
+        days = [day for day, count in counts.items() if self.may_remove(catalog, base, day, count)]
+        removal = Removal(sum(counts[day] for day in days), [day.isoformat() for day in days[:SAMPLE_SIZE]])
         if dry_run or not days:
-            return removed
+            return removal
         run = MaintenanceRun(catalog, self.name, base, now)
         for table in self.tables:
-            if not old[table.name].keys().isdisjoint(days):
+            has_rows = not rows_by_table[table.name].keys().isdisjoint(days)
+            if has_rows:
                 run.change(table, partial(remove_days, catalog, table, days))
         run.publish(partial(append_nothing, catalog, SEGMENTS))
-        log.info("old days removed", of=self.name, run_id=run.run_id, days=len(days), rows=removed.count)
-        return removed
+        log.info("old days removed", of=self.name, run_id=run.run_id, days=len(days), rows=removal.count)
+        return removal
 
 
-def _rows_by_day(catalog: Catalog, table: Table, at: int, cut: datetime) -> dict[date, int]:
-    """The number of rows on each day before the cut."""
+def _rows_by_day(catalog: Catalog, table: Table, snapshot_id: int, cut: datetime) -> dict[date, int]:
+    """The number of the table's rows on each day before the day of `cut`."""
     assert table.day_of is not None  # true of every table passed in
     loaded = catalog.load_table(table.identifier)
     rows: dict[date, int] = {}
-    for task in loaded.scan(where(LessThan, table.day_of, cut), snapshot_id=at).plan_files():
+    for task in loaded.scan(where(LessThan, table.day_of, cut), snapshot_id=snapshot_id).plan_files():
         for day in days_of(loaded, task.file):
             if day < cut.date():
                 rows[day] = rows.get(day, 0) + task.file.record_count

@@ -40,18 +40,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The removals of a collection; with `dry_run`, those that it would make."""
+    """What a collection removed; with `dry_run`, what it would remove."""
 
     dry_run: bool
     expired: Removal  # entries
     data: Removal  # payloads
     quarantine: Removal  # refused messages
-    segments: Removal  # of the archive
+    segments: Removal  # segments of the archive
     history: Removal  # entries that ended, with their outcomes
-    ledger: Removal  # rows of segments that are gone from the archive
+    ledger: Removal  # ledger rows of segments that the archive no longer has
     signals: Removal = field(default_factory=Removal)  # rows of signals
-    messages: Removal = field(default_factory=Removal)  # of compacted queues
-    campaigns: Removal = field(default_factory=Removal)  # rows of campaigns that are over
+    messages: Removal = field(default_factory=Removal)  # messages of compacted queues
+    campaigns: Removal = field(default_factory=Removal)  # rows of ended campaigns
     snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 
@@ -65,12 +65,12 @@ def collect_garbage(
 ) -> Collected:
     """Expire entries, then remove data, refused messages, snapshots, orphans and segments past their retentions.
 
-    `now` is taken first, and everything recorded is ingested after it: a trigger that arrived while its data was within the
-    retention is therefore a row when removals are decided. A dry run changes nothing, and lists what would be removed if nothing
-    new has been recorded.
+    The caller takes `now` before the call, and everything recorded so far is ingested first. So a trigger that arrived while its
+    data was within the retention has its rows in the lake before it is decided which data is unneeded. A dry run changes nothing
+    and ingests nothing: its result is what would be removed if the archive had no new segments.
 
     Raises:
-        Retryable: a service was unavailable, or other runs were in the way; run it again.
+        Retryable: a service was unavailable, or other runs were published first; run it again.
     """
     ensure_tables(catalog)
     cut = now - timedelta(days=settings.retention_days)
@@ -78,18 +78,20 @@ def collect_garbage(
         expired, data = discover(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
         messages = drop_messages(Run(spark, catalog, settings, run_id, now), dry_run=True)
     else:
-        reason = None if flush(settings) else UNASKED
-        # New run ids for each attempt: a committed run is not done again, and here there may be more to do.
-        attempt = f"{run_id}_{secrets.token_hex(3)}"
+        keep_data_because = None if flush(settings) else UNASKED
+        # Each call has new run ids: a run that is committed is not repeated, but a repeated call may find more to remove.
+        unique_id = f"{run_id}_{secrets.token_hex(3)}"
         try:
-            ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
+            ingest_in_chunks(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)
         else:
-            populate(spark, catalog, settings, now=now)  # entries of this ingest must not wait for the next populate
-            expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
-            messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
+            populate(spark, catalog, settings, now=now)  # otherwise, the ingested entries would wait for the next populate
+            expired, data = _collect_rows(
+                spark, catalog, settings, run_id=unique_id, now=now, keep_data_because=keep_data_because
+            )
+            messages = drop_messages(Run(spark, catalog, settings, f"{unique_id}_messages", now), dry_run=False)
             finish_committed_runs(catalog)
     check_lease(catalog)
     result = Collected(
@@ -101,7 +103,7 @@ def collect_garbage(
         campaigns=drop_campaigns(catalog, settings, now=now, dry_run=dry_run),
         signals=drop_signals(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
-        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that the rows are about
+        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the segments
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
@@ -113,9 +115,11 @@ def collect_garbage(
 def _collect_rows(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, keep_data_because: str | None
 ) -> tuple[Removal, Removal]:
-    """Expire entries and remove data under the populate lock: a populate that began earlier could queue what expires here."""
+    """Expire entries and remove data. Return both removals.
+
+    The populate lock is held, because a populate that began earlier could queue entries that expire here.
+    """
     cut = now - timedelta(days=settings.retention_days)
+    run = Run(spark, catalog, settings, run_id, now)
     with connect(settings.redis) as redis, populate_lock(redis):
-        return until_not_overtaken()(
-            lambda: collect(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut, keep_data_because=keep_data_because)
-        )
+        return until_not_overtaken()(lambda: collect(Attempt(run), cut=cut, keep_data_because=keep_data_because))

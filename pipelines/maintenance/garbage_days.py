@@ -1,12 +1,13 @@
-"""Remembers days that are over: all of their rows were compared, and every entry has an outcome. No Spark.
+"""Remembers settled days: days on which every entry has an outcome, as a comparison of all their rows has found. No Spark.
 
-Row counts cannot tell this: an outcome without an entry (its trigger was set aside, or erased) would hide an open entry. So
-a day is read until none of its entries is open, and then remembered in a property of `sdv_fanout_ids`, with its number of
-entries and the snapshots of both tables in which that was found.
+Row counts alone cannot tell whether a day is settled: an outcome whose entry is missing (its trigger was quarantined, or erased)
+would make up for an open entry. So each collection reads the rows of a day until no entry is open. Then the day is remembered in
+a property of `sdv_fanout_ids`, with its number of entries, and the ids of the snapshots of both tables that were compared.
 
-This stays valid for every snapshot that follows from these by appends and rewrites alone: outcomes stay, and a day with the
-same number of entries has no new entry. After any other change (rollback, restore, erasure, repair, a manual DELETE) all days
-are forgotten, so code that removes rows need not know of this. If whole days were removed, only those are forgotten.
+A remembered day stays settled in later snapshots as long as only appends and rewrites follow: no outcome disappears, and a day
+with the same number of entries has no new entry. After any other change (rollback, restore, erasure, repair, a manual DELETE),
+all days are forgotten, so code that removes rows need not know of this module. A snapshot that removes whole days names them, and
+only these days are forgotten.
 """
 
 import json
@@ -25,28 +26,32 @@ from pipelines.ingest.branches import properties_of
 from pipelines.ingest.delete_rows import REMOVES_DAYS
 
 DAYS_OVER = "manifold.days-over"  # property of `sdv_fanout_ids`
-MAX_REMEMBERED = 10_000  # the newest days; about eight characters each, in metadata that every commit rewrites
-KEEPING = (Operation.APPEND, Operation.REPLACE)  # operations that remove no row
+MAX_REMEMBERED = 10_000  # newest days; each adds about eight characters to metadata that every commit rewrites
+OPERATIONS_KEEPING_ROWS = (Operation.APPEND, Operation.REPLACE)
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DaysOver:
-    """The number of entries on each day that was over in these snapshots of entries and outcomes."""
+    """The settled days, with their numbers of entries, in two snapshots."""
 
-    ids: int
-    outcomes: int
-    entries: Mapping[date, int]
+    ids: int  # snapshot id of `sdv_fanout_ids`
+    outcomes: int  # snapshot id of `sdv_fanout_outcomes`
+    entries: Mapping[date, int]  # day → number of entries
 
     def to_text(self) -> str:
-        """JSON: the two snapshots, and runs of consecutive days, each as its first day and its numbers of entries."""
-        runs: list[tuple[date, list[int]]] = []
+        """JSON: the two snapshot ids, and spans of consecutive days, each with its first day and the numbers of entries."""
+        spans: list[tuple[date, list[int]]] = []
+        next_day = None
         for day, count in sorted(self.entries.items())[-MAX_REMEMBERED:]:
-            if not runs or runs[-1][0] + timedelta(days=len(runs[-1][1])) != day:
-                runs.append((day, []))
-            runs[-1][1].append(count)
-        content = {"at": [self.ids, self.outcomes], "days": [[first.isoformat(), counts] for first, counts in runs]}
+            if day != next_day:
+                spans.append((day, []))
+            counts = spans[-1][1]
+            counts.append(count)
+            next_day = day + timedelta(days=1)
+        days = [[first_day.isoformat(), counts] for first_day, counts in spans]
+        content = {"at": [self.ids, self.outcomes], "days": days}
         return json.dumps(content, separators=(",", ":"))
 
     @classmethod
@@ -57,15 +62,19 @@ class DaysOver:
             ids, outcomes = map(int, content["at"])
             entries: dict[date, int] = {}
             for first, counts in content["days"]:
-                start = date.fromisoformat(first)
-                entries |= {start + timedelta(days=number): int(count) for number, count in enumerate(counts[:MAX_REMEMBERED])}
+                first_day = date.fromisoformat(first)
+                for offset, count in enumerate(counts[:MAX_REMEMBERED]):
+                    entries[first_day + timedelta(days=offset)] = int(count)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
             return None
         return cls(ids, outcomes, entries)
 
 
 def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
-    """The remembered days that still hold in the snapshots `base`: a day with the same number of entries is over."""
+    """Return the remembered days, with their numbers of entries, that may still be settled in the snapshots `base`.
+
+    Such a day is settled if it has the same number of entries in `base`.
+    """
     ids, outcomes = (catalog.load_table(table.identifier) for table in (IDS, OUTCOMES))
     text = ids.properties.get(DAYS_OVER)
     remembered = DaysOver.from_text(text) if text is not None else None
@@ -74,13 +83,13 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
             log.warning("remembered days unreadable; checking every day for open entries", table=IDS.name, property=DAYS_OVER)
         return {}
     entries = dict(remembered.entries)
-    for table, then, now in (
+    for table, old_snapshot_id, new_snapshot_id in (
         (ids, remembered.ids, base[IDS.name]),
         (outcomes, remembered.outcomes, base[OUTCOMES.name]),
     ):
         try:
-            for removed in _removed(table, then, now):
-                entries.pop(removed, None)
+            for removed_day in _days_removed_between(table, old_snapshot_id, new_snapshot_id):
+                entries.pop(removed_day, None)
         except _MayHaveLostRows as exc:
             log.info("remembered days dropped; checking every day for open entries", table=table.name()[-1], reason=str(exc))
             return {}
@@ -88,39 +97,47 @@ def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
 
 
 def remember_days(catalog: Catalog, base: Mapping[str, int], entries: Mapping[date, int]) -> None:
-    """Remember that these days, with these numbers of entries, are over in the snapshots `base`."""
+    """Remember that these days, which have these numbers of entries, are settled in the snapshots `base`."""
     _write(catalog, DaysOver(base[IDS.name], base[OUTCOMES.name], entries).to_text())
 
 
 def carry_over(catalog: Catalog) -> None:
-    """Remember the days for main as it is now: the snapshots that prove that they still hold are about to be expired."""
-    loaded = {table.name: catalog.load_table(table.identifier) for table in (IDS, OUTCOMES)}
-    base = {name: head.snapshot_id for name, table in loaded.items() if (head := table.current_snapshot()) is not None}
-    if len(base) == len(loaded) and (entries := days_over(catalog, base)):
+    """Remember the days again, for main as it is now.
+
+    Call this before snapshots are expired: without the snapshots since the last time, the days would be forgotten.
+    """
+    base: dict[str, int] = {}
+    for table in (IDS, OUTCOMES):
+        head = catalog.load_table(table.identifier).current_snapshot()
+        if head is None:
+            return
+        base[table.name] = head.snapshot_id
+    entries = days_over(catalog, base)
+    if entries:
         remember_days(catalog, base, entries)
 
 
 class _MayHaveLostRows(Exception):
-    """The table may have lost other rows than those of whole days in the meantime."""
+    """Since the remembered snapshot, the table may have lost rows other than those of whole days."""
 
 
-def _removed(table: IcebergTable, then: int, now: int) -> Iterator[date]:
-    """Yield the days removed as a whole between these two snapshots.
+def _days_removed_between(table: IcebergTable, old_snapshot_id: int, new_snapshot_id: int) -> Iterator[date]:
+    """Yield the days that were removed as a whole after the old snapshot, up to the new snapshot.
 
     Raises:
         _MayHaveLostRows: other rows may have been removed, too.
     """
-    for snapshot in ancestors_of(table.snapshot_by_id(now), table.metadata):
-        if snapshot.snapshot_id == then:
+    for snapshot in ancestors_of(table.snapshot_by_id(new_snapshot_id), table.metadata):
+        if snapshot.snapshot_id == old_snapshot_id:
             return
         if REMOVES_DAYS in properties_of(snapshot):
-            yield from _days_named(snapshot)
-        elif snapshot.summary is None or snapshot.summary.operation not in KEEPING:
+            yield from _days_removed_by(snapshot)
+        elif snapshot.summary is None or snapshot.summary.operation not in OPERATIONS_KEEPING_ROWS:
             raise _MayHaveLostRows(f"snapshot {snapshot.snapshot_id} has removed rows")
-    raise _MayHaveLostRows(f"its history does not reach back to snapshot {then}")
+    raise _MayHaveLostRows(f"its history does not reach back to snapshot {old_snapshot_id}")
 
 
-def _days_named(snapshot: Snapshot) -> list[date]:
+def _days_removed_by(snapshot: Snapshot) -> list[date]:
     try:
         return [date.fromisoformat(day) for day in json.loads(properties_of(snapshot)[REMOVES_DAYS])]
     except (ValueError, TypeError) as exc:

@@ -1,7 +1,7 @@
-"""Removes history past its retention: whole days of ended entries, with their outcomes. By default it is kept.
+"""Removes history past its retention: whole days of ended entries, with their outcomes. By default, history is kept.
 
-One run removes the days from both tables at once, file by file: no row is rewritten. A day with a single entry that has no
-outcome stays, because the entry is pending and its data is needed.
+One run removes the days from both tables at once, by removing whole files; no row is rewritten. A day on which any entry has no
+outcome stays, because that entry is pending and its data is needed.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,37 +22,42 @@ KEYS = ("vin", "seq")
 
 
 def history_cut(settings: Settings, now: datetime) -> datetime | None:
-    """The midnight before which history may be removed, never within `retention_days`; None: history is kept."""
+    """The midnight before which history may be removed, or None if history is kept. It is never within `retention_days`."""
     days = settings.history_retention_days
     return midnight(now, max(days, settings.retention_days)) if days else None
 
 
 def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return what was removed, counted in entries. `dry_run` only counts.
+    """Remove the days past the retention; return the number of removed entries, and the days. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
+        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
     """
     return OLD_HISTORY.drop(catalog, history_cut(settings, now), now=now, dry_run=dry_run)
 
 
 def _all_ended(catalog: Catalog, base: dict[str, int], day: date, rows: int) -> bool:
-    """Whether every entry of this day has an outcome; a large day is compared in parts."""
+    """Whether every entry of this day has an outcome. A day with many rows is compared in parts of equal duration."""
     parts = 1 + rows // ROW_BATCH_SIZE
-    start = datetime.combine(day, time(), UTC)
+    midnight_of_day = datetime.combine(day, time(), UTC)
     for part in range(parts):
-        since, until = start + ONE_DAY * part / parts, start + ONE_DAY * (part + 1) / parts
-        entries, ended = (_keys(catalog, table, base[table.name], since, until) for table in (IDS, OUTCOMES))
-        if entries.join(ended.cast(entries.schema), keys=list(KEYS), join_type="left anti").num_rows:
+        since = midnight_of_day + ONE_DAY * part / parts
+        until = midnight_of_day + ONE_DAY * (part + 1) / parts
+        entries = _keys(catalog, IDS, base[IDS.name], since, until)
+        ended = _keys(catalog, OUTCOMES, base[OUTCOMES.name], since, until)
+        open_entries = entries.join(ended.cast(entries.schema), keys=list(KEYS), join_type="left anti")
+        if open_entries.num_rows:
             return False
     return True
 
 
-def _keys(catalog: Catalog, table: Table, at: int, since: datetime, until: datetime) -> pa.Table:
-    assert table.day_of is not None
+def _keys(catalog: Catalog, table: Table, snapshot_id: int, since: datetime, until: datetime) -> pa.Table:
+    """(vin, seq) of the table's rows from `since` on and before `until`."""
+    assert table.day_of is not None  # true of both tables
     within: BooleanExpression = And(where(GreaterThanOrEqual, table.day_of, since), where(LessThan, table.day_of, until))
-    return catalog.load_table(table.identifier).scan(within, KEYS, snapshot_id=at).to_arrow().select(list(KEYS))
+    scan = catalog.load_table(table.identifier).scan(within, KEYS, snapshot_id=snapshot_id)
+    return scan.to_arrow().select(list(KEYS))
 
 
 KEPT = "MANIFOLD_HISTORY_RETENTION_DAYS is 0: history is kept"
-OLD_HISTORY = OldDays("history", (IDS, OUTCOMES), counted=(IDS,), kept_because=KEPT, may_go=_all_ended)
+OLD_HISTORY = OldDays("history", (IDS, OUTCOMES), counted=(IDS,), kept_because=KEPT, may_remove=_all_ended)

@@ -1,11 +1,11 @@
-"""Prunes the ledger with the archive: removes rows of segments whose files are gone after their retention. No Spark.
+"""Prunes the ledger: removes the rows of segments that were removed from the archive after their retention. No Spark.
 
-The file is removed before the row, so that no file in the archive is ever unknown. Before the first row is removed, the table
-records the instant from which it is complete. From then on, segments with older seqs (a restored copy, a recorder that was
-offline for long) are compared with the tables themselves, not with the ledger.
+A segment's file is removed before its row, so the ledger knows every file in the archive that was ingested. Before rows are
+removed, the ledger records the instant from which on it is complete. Segments with older seqs that appear later (restored from a
+copy, or from a recorder that was offline for long) are then compared with the tables instead of the ledger.
 """
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
@@ -24,53 +24,60 @@ from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.ledger import PRUNED_BEFORE, Ledger, pruned_before
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.expire_partitions import midnight
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
 
 
 def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the rows of whole days past the archive's retention whose files are gone from the archive.
+    """Remove the rows of segments whose days are past the archive's retention, and whose files the archive no longer has.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+        ConcurrentPublish: other runs kept being published first; the ledger is unchanged, run it again.
     """
-    cut = datetime.combine((now - timedelta(days=settings.archive_retention_days)).astimezone(UTC).date(), time(), UTC)
-    return until_not_overtaken()(lambda: _prune(catalog, Archive(settings.archive, settings.s3), cut, now, dry_run=dry_run))
+    cut = midnight(now, settings.archive_retention_days)
+    archive = Archive(settings.archive, settings.s3)
+    return until_not_overtaken()(lambda: _prune(catalog, archive, cut, now, dry_run=dry_run))
 
 
 def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
+    """Make one attempt at pruning, on the ledger as it is now."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
-    paths = _paths_gone(Ledger(loaded), archive, cut)
+    paths = _paths_to_prune(Ledger(loaded), archive, cut)
     result = Removal(len(paths), paths[:SAMPLE_SIZE])
     if not paths or dry_run:
         return result
-    _say_pruned(catalog, cut)
+    _record_pruned_before(catalog, cut)
     run = MaintenanceRun(catalog, "prune", base, now)
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": paths})))
     log.info("ledger pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
     return result
 
 
-def _paths_gone(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
-    """Paths of segments from before the cut that the archive does not have."""
-    # Rows are found by the time in their path. A segment may also hold messages from after the cut: then it stays.
-    undated = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))  # the path has no time
-    found: set[str] = set()
-    for old in (where(LessThan, "began_at", cut), undated):
-        for batch in ledger.scan(old, "path", "last_seq"):
-            is_old = pc.less(pc.coalesce(batch["last_seq"], 0), first_seq_at(cut))
-            paths = batch.filter(is_old)["path"].to_pylist()
-            found |= set(paths) - archive.present(paths)
-    return sorted(found)
+def _paths_to_prune(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
+    """Paths of segments that have only messages from before the cut, and that the archive does not have."""
+    began_before = where(LessThan, "began_at", cut)
+    # A path without a time has no `began_at`.
+    without_time = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
+    paths: set[str] = set()
+    for condition in (began_before, without_time):
+        for batch in ledger.scan(condition, "path", "last_seq"):
+            ended_before = pc.less(pc.coalesce(batch["last_seq"], 0), first_seq_at(cut))
+            old_paths = batch.filter(ended_before)["path"].to_pylist()
+            paths |= set(old_paths) - archive.present(old_paths)
+    return sorted(paths)
 
 
 @retry_conflicts
-def _say_pruned(catalog: Catalog, cut: datetime) -> None:
-    """Record the instant from which the ledger is complete. It never moves back: pruned rows stay gone if the retention grows."""
+def _record_pruned_before(catalog: Catalog, cut: datetime) -> None:
+    """Record the instant from which on the ledger is complete.
+
+    The instant never moves back. If the retention grows later, the rows that were pruned before stay missing.
+    """
     loaded = catalog.load_table(SEGMENTS.identifier)
-    before = pruned_before(loaded)
-    if before is None or before < cut:
+    recorded = pruned_before(loaded)
+    if recorded is None or recorded < cut:
         with loaded.transaction() as change:
             change.set_properties({PRUNED_BEFORE: cut.isoformat()})

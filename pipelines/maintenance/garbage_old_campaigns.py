@@ -1,7 +1,7 @@
 """Removes the record of campaigns past the retention of history, day by day. By default, the record is kept.
 
-A day is removed once each campaign with rows on it is over and has no row younger than the retention. So the record of a campaign
-is removed as a whole.
+A day is removed once every campaign that has rows of the day has ended, and has no event within the retention. So the record of
+a campaign is removed as a whole.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,30 +22,36 @@ ONE_DAY = timedelta(days=1)
 
 
 def drop_campaigns(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return what was removed, counted over all tables of campaigns. `dry_run` only counts.
+    """Remove the days past the retention; return the number of rows removed from all campaign tables. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
+        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
     """
-    cut = history_cut(settings, now)
-    may_go = partial(_all_are_over, cut or now)
-    old = OldDays("campaigns", CAMPAIGN_TABLES, counted=CAMPAIGN_TABLES, kept_because=KEPT, may_go=may_go)
-    return old.drop(catalog, cut, now=now, dry_run=dry_run)
+    cut = history_cut(settings, now)  # the record of campaigns is kept as long as history
+    if cut is None:
+        return Removal(kept_because=KEPT)
+    may_remove = partial(_all_campaigns_ended, cut)
+    old_days = OldDays("campaigns", CAMPAIGN_TABLES, counted=CAMPAIGN_TABLES, kept_because=KEPT, may_remove=may_remove)
+    return old_days.drop(catalog, cut, now=now, dry_run=dry_run)
 
 
-def _all_are_over(cut: datetime, catalog: Catalog, base: dict[str, int], day: date, _rows: int) -> bool:
-    start = datetime.combine(day, time(), UTC)
+def _all_campaigns_ended(cut: datetime, catalog: Catalog, base: dict[str, int], day: date, _rows: int) -> bool:
+    """Whether every campaign that has rows of the day has ended, and has no event at or after `cut`."""
+    midnight = datetime.combine(day, time(), UTC)
     campaigns: set[str] = set()
     for table in CAMPAIGN_TABLES:
-        campaigns |= _campaigns(catalog, table, base, start, start + ONE_DAY)
+        campaigns |= _campaigns_between(catalog, table, base, midnight, midnight + ONE_DAY)
     if not campaigns:
         return True
-    younger = _campaigns(catalog, CAMPAIGN_EVENTS, base, cut, datetime.max.replace(tzinfo=UTC))
-    return not campaigns & younger and not open_campaigns(catalog, base, campaigns, since=cut)
+    recent = _campaigns_between(catalog, CAMPAIGN_EVENTS, base, cut, datetime.max.replace(tzinfo=UTC))
+    if campaigns & recent:
+        return False
+    return not open_campaigns(catalog, base, campaigns, since=cut)
 
 
-def _campaigns(catalog: Catalog, table: Table, base: dict[str, int], since: datetime, until: datetime) -> set[str]:
+def _campaigns_between(catalog: Catalog, table: Table, base: dict[str, int], since: datetime, until: datetime) -> set[str]:
+    """The campaigns that have rows in the table from `since` on and before `until`."""
     assert table.day_of is not None  # true of every table of campaigns
     within: BooleanExpression = And(where(GreaterThanOrEqual, table.day_of, since), where(LessThan, table.day_of, until))
-    found = catalog.load_table(table.identifier).scan(within, ("campaign",), snapshot_id=base[table.name]).to_arrow()
-    return set(found["campaign"].unique().to_pylist())
+    scan = catalog.load_table(table.identifier).scan(within, ("campaign",), snapshot_id=base[table.name])
+    return set(scan.to_arrow()["campaign"].unique().to_pylist())

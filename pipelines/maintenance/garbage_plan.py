@@ -1,9 +1,9 @@
 """Decides which days are read, and which snapshots and segments may be removed. Pure, without a clock.
 
-The order of the steps is part of the guarantee. Nothing that an earlier step leaves behind needs what a later step removes,
-even if the run dies in between:
+The steps of garbage collection have a fixed order, so that a step removes nothing that is still needed, even if the run dies
+between two steps:
 
-1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data is a row;
+1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data has rows in the lake;
 2. entries past the retention end as `expired`: first in the queues, so that none is sent any more, then in the lake;
 3. data past the retention is removed, unless an entry without an outcome refers to it;
 4. only then files: snapshots that no reader can be using, files that no snapshot references, segments that are in the lake.
@@ -16,7 +16,7 @@ from datetime import date, datetime
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One snapshot of a table. `parent` is None for the first, and if the parent is gone."""
+    """One snapshot of a table. `parent` is None for the first snapshot, and if the parent is expired."""
 
     id: int
     parent: int | None
@@ -25,7 +25,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedSegment:
-    """One segment of the archive; `node` is the recorder named by the file."""
+    """One segment of the archive. `node` is the number of the recorder that wrote it, or empty if the file's name has none."""
 
     path: str
     stream: str
@@ -34,40 +34,62 @@ class ArchivedSegment:
 
 
 def days_to_read(entries: Mapping[date, int], over: Mapping[date, int], *, before: date) -> list[date]:
-    """Days before `before` that may have an open entry: those not known to be over with their current number of entries."""
+    """The days before `before` that may have an open entry.
+
+    `entries` has the current number of entries of each day, and `over` the number that a day had when all its entries had ended.
+    A day on which these numbers are equal has no open entry.
+    """
     return sorted(day for day, count in entries.items() if day < before and over.get(day) != count)
 
 
 def old_versions(
     versions: Iterable[Version], heads: Collection[int], main: int, *, keep: Collection[int], cut: datetime
 ) -> set[int]:
-    """Snapshots that can be expired.
+    """Return the ids of the snapshots that may be expired. `heads` has the heads of all branches, `main` the head of main.
 
-    Snapshots that were main's newest at some moment since `cut` stay, so that readers that began then can finish. So does main's
-    history down to the oldest of `keep`, because publication looks for the newest run among main's ancestors. Of any other
-    branch, the head and its parent stay: the parent is the run's base. Snapshots on no branch go by age.
+    On main, these snapshots stay: those that were main's newest at any moment since `cut`, so that readers that began then can
+    finish; and main's history down to the oldest snapshot in `keep`, because publication looks for the newest run among main's
+    ancestors. On other branches, the head and its parent stay: the parent is the snapshot on which the run began. Snapshots on no
+    branch are expired if they were made before `cut`.
     """
-    known = {version.id: version for version in versions}
+    version_by_id = {version.id: version for version in versions}
     staying = set(heads)
-    staying |= {parent for head in heads if head != main and (parent := known[head].parent) is not None}
-    line, at = [], known.get(main)
-    while at is not None:
-        line.append(at)
-        at = known.get(at.parent) if at.parent is not None else None
-    read_since = (place for place in range(1, len(line)) if line[place - 1].made_at >= cut)
-    wanted = (place for place, version in enumerate(line) if version.id in keep)
-    staying |= {version.id for version in line[: max([0, *read_since, *wanted]) + 1]}
-    of_main = {version.id for version in line}
-    return {v.id for v in known.values() if v.id not in staying and (v.id in of_main or v.made_at < cut)}
+    for head in heads:
+        parent = version_by_id[head].parent
+        if head != main and parent is not None:
+            staying.add(parent)
+    history: list[Version] = []  # of main, newest first
+    version = version_by_id.get(main)
+    while version is not None:
+        history.append(version)
+        version = version_by_id.get(version.parent) if version.parent is not None else None
+    oldest_staying = 0  # index in `history`
+    for index, version in enumerate(history):
+        # A snapshot stopped being main's newest when its successor was made.
+        was_newest_since_cut = index > 0 and history[index - 1].made_at >= cut
+        if was_newest_since_cut or version.id in keep:
+            oldest_staying = index
+    staying |= {version.id for version in history[: oldest_staying + 1]}
+    on_main = {version.id for version in history}
+    return {
+        version.id
+        for version in version_by_id.values()
+        if version.id not in staying and (version.id in on_main or version.made_at < cut)
+    }
 
 
 def old_segments(segments: Iterable[ArchivedSegment], ingested: Set[str], *, cut: datetime) -> list[ArchivedSegment]:
-    """Segments begun before `cut` that are in the lake, except each recorder's newest per stream, which tells its last seq."""
+    """Return the segments that began before `cut` and whose paths are in `ingested`, without the newest of each writer.
+
+    A writer is a recorder and a stream. Its newest segment stays, because the recorder reads its last seq from it.
+    """
     newest: dict[tuple[str, str], ArchivedSegment] = {}
-    known = list(segments)
-    for segment in known:
-        place = (segment.stream, segment.node)
-        if place not in newest or segment.began_at > newest[place].began_at:
-            newest[place] = segment
+    all_segments = list(segments)
+    for segment in all_segments:
+        writer = (segment.stream, segment.node)
+        if writer not in newest or segment.began_at > newest[writer].began_at:
+            newest[writer] = segment
     staying = {segment.path for segment in newest.values()}
-    return sorted(s for s in known if s.began_at < cut and s.path in ingested and s.path not in staying)
+    return sorted(
+        segment for segment in all_segments if segment.began_at < cut and segment.path in ingested and segment.path not in staying
+    )

@@ -1,7 +1,7 @@
 """Ends overdue entries and removes unneeded data, in a run of its own, so that no ingest relies on rows about to be removed.
 
-Like an ingest, it writes to branches and takes effect when main of `ingested_segments` moves. An ingest that began before is
-overtaken and done again; a later one sees the remaining rows. `garbage_plan` explains the order.
+Like an ingest, the run writes to branches and takes effect when main of `ingested_segments` moves. An ingest that began before
+is overtaken and starts again; a later ingest sees only the remaining rows. `garbage_plan` explains the order of the steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,108 +34,121 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Rows that were or would be removed: how many, a sample, and their bytes if known."""
+    """The rows or files that were removed or would be removed: their number, a sample, and their bytes if known."""
 
     count: int = 0
     sample: list[str] = field(default_factory=list)
     bytes: int | None = None
-    kept_because: str | None = None  # why nothing was removed, although something might have been
+    kept_because: str | None = None  # why nothing was removed, if the reason is not that nothing is old
 
 
 def discover(attempt: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
-    """The entries that would expire, and the data that would be removed, if nothing new has been recorded."""
+    """Return the entries that a collection would expire, and the data that it would remove. Nothing is changed.
+
+    Segments that are not ingested yet are not considered, although a collection ingests them first.
+    """
     rows = Rows(attempt, cut=cut)
     unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
     try:
-        return _entries(rows.overdue()), _data(rows, unneeded)
+        return _removal_of_entries(rows.overdue()), _removal_of_data(rows, unneeded)
     finally:
         unneeded.unpersist()
 
 
 def collect(attempt: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
-    """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish the run.
+    """End overdue entries as expired, remove unneeded data, and publish the run. Return both removals.
+
+    With `keep_data_because`, no data is removed, and the removal gives this reason.
 
     Raises:
-        ConcurrentPublish: another run was published in the meantime; the lake is unchanged, run it again.
+        ConcurrentPublish: another run was published since this run began; the lake is unchanged, run it again.
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     finish_committed_runs(attempt.catalog)
-    drop_branches(attempt.catalog, branch_of(attempt.run_id))
+    drop_branches(attempt.catalog, branch_of(attempt.run_id))  # of an earlier attempt that was overtaken
     rows = Rows(attempt, cut=cut)
     open_run(attempt.catalog, attempt.run_id, rows.base[SEGMENTS.name], attempt.now)
     expired = _write_expired(attempt, rows)
-    ended = (
-        attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if OUTCOMES.name in attempt.snapshots else rows.main(OUTCOMES)
-    )
-    data = Removal(kept_because=keep_data_because) if keep_data_because else _remove_data(attempt, rows, ended)
-    if not attempt.snapshots:
+    if keep_data_because:
+        data = Removal(kept_because=keep_data_because)
+    else:
+        has_expired = OUTCOMES.name in attempt.snapshots  # then the branch has the new outcomes, too
+        ended = attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if has_expired else rows.main(OUTCOMES)
+        data = _remove_data(attempt, rows, ended)
+    if not attempt.snapshots:  # no table was changed
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
         return expired, data
-    attempt.append_to_ledger(
-        SEGMENTS.arrow_schema.empty_table(), Ingested(attempt.run_id, written=attempt.written), rows.base[SEGMENTS.name]
-    )
+    no_segments = SEGMENTS.arrow_schema.empty_table()
+    attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), rows.base[SEGMENTS.name])
     publish(attempt.catalog, attempt.run_id, must=True)
     return expired, data
 
 
 def _write_expired(attempt: Attempt, rows: Rows) -> Removal:
-    """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
+    """End overdue entries in the queues, and write the outcomes of the entries that expired to the run's branch.
 
-    The queues come first: if the run dies in between, the same entries are overdue again, and the queues answer the same.
-    Entries that the queues have in flight, or know to have ended otherwise, are left to the outcome that is on its way.
+    The queues are changed first: if the run dies before it is published, the next collection finds the same entries overdue, and
+    ending them in the queues again has the same result. An entry stays open if it is in flight, or if the queues know that it has
+    ended otherwise: its outcome has not arrived in the lake yet.
     """
     overdue = rows.overdue().persist()
     try:
-        if not rows.remember(overdue):
+        days_with_overdue = rows.remember(overdue)
+        if not days_with_overdue:
             return Removal()
         end = _ender(attempt.settings.redis, Policy.of(attempt.settings), round(attempt.now.timestamp() * 1000))
         reason = f"its retention of {attempt.settings.retention_days:g} days passed while it was pending"
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
         attempt.append(OUTCOMES, expired_rows(ended, at=attempt.now, reason=reason), rows.base[OUTCOMES.name])
-        sample = _entries(overdue).sample
+        sample = _removal_of_entries(overdue).sample
     finally:
         overdue.unpersist()
     return Removal(attempt.written[OUTCOMES.name], sample)
 
 
 def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
+    """Make the function that ends entries (vin, seq) in the queues as expired, and yields the entries that expired."""
+
     def end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
         for batch in batches:
             grouped = pa.Table.from_batches([batch]).group_by("vin", use_threads=False).aggregate([("seq", "list")])
             owners = zip(grouped["vin"].to_pylist(), grouped["seq_list"].to_pylist(), strict=True)
-            done = [e for e in loader.end(owners, Outcome.EXPIRED, now_ms) if e.outcome is Outcome.EXPIRED]
+            ended = loader.end(owners, Outcome.EXPIRED, now_ms)
+            expired = [entry for entry in ended if entry.outcome is Outcome.EXPIRED]
             for owner in loader.spoilt:
                 log.error("corrupt keys in redis", vin=owner, remedy=DELETE_KEYS)
             loader.spoilt.clear()
-            yield pa.RecordBatch.from_pydict(
-                {"vin": pa.array([e.owner for e in done], pa.string()), "seq": pa.array([e.seq for e in done], pa.int64())}
-            )
+            vins = pa.array([entry.owner for entry in expired], pa.string())
+            seqs = pa.array([entry.seq for entry in expired], pa.int64())
+            yield pa.RecordBatch.from_pydict({"vin": vins, "seq": seqs})
 
     return end
 
 
 def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
+    """Remove the unneeded data on the run's branches. `ended` has the entries that are not pending."""
     unneeded = rows.unneeded(ended).persist()
     try:
-        removed = _data(rows, unneeded)
-        if removed.count:
+        removal = _removal_of_data(rows, unneeded)
+        if removal.count:
             for table in (DATA, META):
-                if rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count():
+                has_rows = rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count()
+                if has_rows:
                     remove(attempt, table, unneeded, rows.base[table.name])
-        return removed
+        return removal
     finally:
         unneeded.unpersist()
 
 
-def _entries(overdue: DataFrame) -> Removal:
+def _removal_of_entries(overdue: DataFrame) -> Removal:
     sample = overdue.orderBy("seq", "vin").limit(SAMPLE_SIZE).collect()
     return Removal(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
 
 
-def _data(rows: Rows, unneeded: DataFrame) -> Removal:
+def _removal_of_data(rows: Rows, unneeded: DataFrame) -> Removal:
     sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE_SIZE).collect()]
-    size = rows.main(DATA).join(unneeded, "data_id", "left_semi").agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("b"))
-    row = size.first()
-    assert row is not None  # an aggregation has one row
-    return Removal(unneeded.count(), sample, int(row["b"]))
+    payloads = rows.main(DATA).join(unneeded, "data_id", "left_semi")
+    total = payloads.agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("bytes")).first()
+    assert total is not None  # an aggregation has one row
+    return Removal(unneeded.count(), sample, int(total["bytes"]))

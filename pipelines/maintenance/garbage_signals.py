@@ -1,4 +1,4 @@
-"""Removes signals past `signals_retention_days`: whole days of their tables, by day of receipt. By default none."""
+"""Removes signals past `signals_retention_days`, by whole days of receipt. By default, signals are kept."""
 
 from datetime import datetime
 
@@ -15,15 +15,15 @@ OLD_SIGNALS = OldDays("signals", SIGNAL_TABLES, counted=SIGNAL_TABLES, kept_beca
 
 
 def signals_cut(settings: Settings, now: datetime) -> datetime | None:
-    """The midnight before which signals may be removed; None if they are kept."""
+    """The midnight before which signals may be removed; None if signals are kept."""
     return midnight(now, settings.signals_retention_days) if settings.signals_retention_days else None
 
 
 def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
-    """Remove the days past the retention; return what was removed, counted over all signal tables. `dry_run` only counts.
+    """Remove the days past the retention; return the number of rows removed from all signal tables. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing happened, run it again.
+        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
     """
     cut = signals_cut(settings, now)
     if cut is not None and not has_signals(catalog):

@@ -1,4 +1,4 @@
-"""Packs the ledger's small files between compactions: each micro-batch adds one, and each discovery reads a day of them."""
+"""Packs the ledger's small files between compactions: each micro-batch adds a file, and each discovery reads a day's files."""
 
 from collections import defaultdict
 from datetime import datetime, timedelta
@@ -16,21 +16,25 @@ from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import main_snapshots
 
-DAYS = timedelta(days=2)  # older files are left to compaction
-SMALL_BYTES, MIN_FILES = 1 << 20, 8
+MAX_AGE = timedelta(days=2)  # files with older segments are left to compaction
+SMALL_BYTES = 1 << 20  # files of at least this size are not packed
+MIN_FILES = 8  # days with fewer small files are not packed
 
 log = structlog.get_logger(__name__)
 
 
 def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
-    """Pack the small files of each day; return how many, or 0 if there are few or another run was published in the meantime."""
+    """Pack the small files of each day; return their number.
+
+    Nothing is packed, and 0 is returned, if no day has `MIN_FILES` small files, or if another run is published at the same time.
+    """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     by_day: dict[object, list[FileScanTask]] = defaultdict(list)
-    for task in loaded.scan(where(GreaterThanOrEqual, "began_at", now - DAYS)).plan_files():
+    for task in loaded.scan(where(GreaterThanOrEqual, "began_at", now - MAX_AGE)).plan_files():
         if task.file.file_size_in_bytes < SMALL_BYTES:
             by_day[str(task.file.partition)].append(task)
-    tasks = [task for some in by_day.values() if len(some) >= MIN_FILES for task in some]
+    tasks = [task for day_tasks in by_day.values() if len(day_tasks) >= MIN_FILES for task in day_tasks]
     if not tasks:
         return 0
     run = MaintenanceRun(catalog, "pack", base, now)
@@ -43,6 +47,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
 
 
 def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, properties: dict[str, str]) -> None:
+    """Replace the files of these tasks by new files with the same rows, in one snapshot of the branch."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     rows = read_files(loaded, tasks)
     with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:

@@ -1,7 +1,7 @@
-"""Repairs what a check found: the lake forgets the affected segments, and ingests them again.
+"""Repairs the lake after a check: removes the rows of segments with findings, and ingests these segments again.
 
-Forgetting is a run of its own: rows and ledger entries are removed in one commit. If the process dies afterwards, the segments
-are new to the next run, which ingests them.
+The removal is a run of its own, which removes table rows and ledger rows in one commit. If the process dies after the removal,
+the next ingest finds the segments new, and ingests them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,9 @@ from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.run import Run, new_run_id
 from pipelines.lineage import emits_lineage
-from pipelines.maintenance.check import Checked, Comparison, check, disagreements
-from pipelines.maintenance.check_plan import REPAIRABLE, Disagreement, Found
+from pipelines.maintenance.check import Checked, check, disagreements
+from pipelines.maintenance.check_plan import REPAIRABLE, Disagreement, FoundRows
+from pipelines.maintenance.comparison import Comparison
 
 log = structlog.get_logger(__name__)
 
@@ -35,75 +36,96 @@ log = structlog.get_logger(__name__)
 def repair(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
 ) -> Checked:
-    """Ingest again the segments whose rows are wrong in the lake, and those that were never ingested; then check once more.
+    """Ingest again each segment whose rows in the lake are wrong, and each segment that was never ingested. Then check again.
 
     Raises:
-        AuditFailed: an ingested segment breaks a rule; it stays out until the cause is repaired.
-        Retryable: a service was unavailable, or other runs were in the way; run it again.
+        AuditFailed: an ingested segment breaks a rule. The segment stays out of the lake until the cause is repaired.
+        Retryable: a service was unavailable, or other runs were published first; run it again.
     """
     findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
-    archive = {segment.path: segment for segment in Archive(settings.archive, settings.s3).find({f.path for f in findings})}
-    wrong = sorted({f.path for f in findings if f.trouble in REPAIRABLE and f.path in archive})
-    waiting = {f.path for f in findings if f.trouble is Disagreement.WAITING}
-    if wrong:
-        forget(catalog, settings, [archive[path] for path in wrong], now=now)
-    again = [archive[path] for path in sorted({*wrong, *waiting})]
-    if again:
-        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, again))
-    return replace(check(catalog, settings, now=now, interval=interval), repaired=len(again))
+    archived = Archive(settings.archive, settings.s3).find({finding.path for finding in findings})
+    segment_by_path = {segment.path: segment for segment in archived}
+    wrong_paths = {finding.path for finding in findings if finding.trouble in REPAIRABLE and finding.path in segment_by_path}
+    waiting_paths = {finding.path for finding in findings if finding.trouble is Disagreement.WAITING}
+    if wrong_paths:
+        forget(catalog, settings, [segment_by_path[path] for path in sorted(wrong_paths)], now=now)
+    to_ingest = [segment_by_path[path] for path in sorted(wrong_paths | waiting_paths)]
+    if to_ingest:
+        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, to_ingest))
+    result = check(catalog, settings, now=now, interval=interval)
+    return replace(result, repaired=len(to_ingest))
 
 
 def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *, now: datetime) -> None:
-    """Remove from ledger and tables what these segments brought, except rows that ingesting them again cannot duplicate."""
+    """Remove the segments from the ledger, and their rows from the tables, so that the next ingest ingests them again.
+
+    Rows that the next ingest would recognize as stored already may stay.
+    """
     until_not_overtaken()(lambda: _remove_from_ledger(catalog, settings, segments, now))
 
 
 def _remove_from_ledger(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
+    """Make one attempt at the removal, in a run on main as it is now."""
     base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "repair", base, now)
-    for table, named in _to_remove(catalog, Comparison(catalog, settings, base, now), segments, base):
-        if named.num_rows:
-            run.change(table, partial(remove_rows, catalog, table, named))
-    run.publish(partial(remove_rows, catalog, tables.SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
+    comparison = Comparison(catalog, settings, base, now)
+    for table, keys in _keys_to_remove(catalog, comparison, segments, base):
+        if keys.num_rows:
+            run.change(table, partial(remove_rows, catalog, table, keys))
+    paths = pa.table({"path": [segment.path for segment in segments]})
+    run.publish(partial(remove_rows, catalog, tables.SEGMENTS, paths))
     log.info("segments removed for re-ingestion", run_id=run.run_id, segments=len(segments))
 
 
-def _to_remove(
+def _keys_to_remove(
     catalog: Catalog, comparison: Comparison, segments: Sequence[Segment], base: dict[str, int]
 ) -> Iterator[tuple[tables.Table, pa.Table]]:
-    """Yield the rows to remove: entries and refused messages of the segments; outcomes only if duplicated.
+    """Yield each table with the keys of the rows to remove from it.
 
-    A payload is known by its index rows. Both stay if the payload exists once and has an index row; otherwise both go: an index
-    row without its payload would keep the payload from being stored again, and a payload without one would be stored twice. But
-    messages refused because their data_id had other bytes stay refused (`conflict_history`), and a payload that only they would
-    bring again is not removed.
+    Entries and refused messages of the segments are removed, outcomes only if they are doubled.
+
+    Ingest stores a payload only if its data_id has no row in the index (META). So payload and index row stay if there is exactly
+    one payload and an index row. Otherwise both are removed: an index row alone would keep the payload from being stored again,
+    and a payload alone would be stored a second time.
+
+    Messages that were refused because their data_id had other bytes stay refused (`conflict_history`). A payload that only such
+    messages have is not removed, because no ingest would store it again.
     """
-    all_brought = [comparison.expected_keys(segment) for segment in segments]
-    found = Found()
-    for one in all_brought:
-        found.add(comparison.found([one]))
+    expected_of_segments = [comparison.expected_keys(segment) for segment in segments]
+    found = FoundRows()
     refused: set[int] = set()
-    for one in all_brought:  # of a replay, the first refusals of its messages are in quarantine too: they stay
-        refused |= {seq for seq in (one.refused if one.segment.is_replay else one.seqs()) if seq in found.quarantine}
-    stay = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
-    bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stay}
-    yield tables.IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
-    yield tables.QUARANTINE, _named(seq=sorted(refused - stay))
-    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or not found.meta[d])])
-    yield tables.META, _named(data_id=[d for d in found.meta if d in bring and found.data[d] != 1])
+    for expected in expected_of_segments:
+        found.add(comparison.find_rows([expected]))
+        # A replayed message may also have a row of its first refusal, from another segment. That row must stay.
+        candidates = expected.refused if expected.segment.is_replay else expected.seqs()
+        refused |= {seq for seq in candidates if seq in found.quarantine}
+    stay_refused = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
+    data_ids = {data_id for expected in expected_of_segments for seq, data_id in expected.data.items() if seq not in stay_refused}
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
-    yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    queue_seqs = {seq for expected in expected_of_segments for seq in expected.queues.messages}
+    signal_seqs = sorted(seq for expected in expected_of_segments for seq in expected.signals.signals)
+    status_seqs = sorted(seq for expected in expected_of_segments for seq in expected.signals.statuses)
+
+    entry_seqs = [seq for expected in expected_of_segments for seq in expected.entries if found.entries[seq]]
+    yield tables.IDS, _keys(seq=entry_seqs)
+    yield tables.QUARANTINE, _keys(seq=sorted(refused - stay_refused))
+    has_wrong_payload = [
+        data_id for data_id, rows in found.data.items() if data_id in data_ids and (rows > 1 or not found.meta[data_id])
+    ]
+    yield tables.DATA, _keys(data_id=has_wrong_payload)
+    has_wrong_index = [data_id for data_id in found.meta if data_id in data_ids and found.data[data_id] != 1]
+    yield tables.META, _keys(data_id=has_wrong_index)
+    yield tables.OUTCOMES, _keys(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     for table in tables.CAMPAIGN_TABLES:
-        yield table, _named(seq=sorted({seq for one in all_brought for seq in one.campaigns.rows[table.name]}))
-    messages = {seq for one in all_brought for seq in one.queues.messages}
-    yield tables.ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
-    signals = sorted(seq for one in all_brought for seq in one.signals.signals)
-    yield tables.XRAY_RAW, _named(seq=signals)
-    yield tables.XRAY_PROCESSED, _named(seq=signals)
-    yield tables.XRAY_STATUS, _named(seq=sorted(seq for one in all_brought for seq in one.signals.statuses))
-    yield tables.ECQ_PAYLOAD, _named(seq=sorted(seq for seq in messages if found.queues.payloads[seq]))
+        yield table, _keys(seq=sorted({seq for expected in expected_of_segments for seq in expected.campaigns.rows[table.name]}))
+    yield tables.ECQ_INDEX, _keys(seq=sorted(seq for seq in queue_seqs if found.queues.messages[seq]))
+    yield tables.XRAY_RAW, _keys(seq=signal_seqs)
+    yield tables.XRAY_PROCESSED, _keys(seq=signal_seqs)
+    yield tables.XRAY_STATUS, _keys(seq=status_seqs)
+    yield tables.ECQ_PAYLOAD, _keys(seq=sorted(seq for seq in queue_seqs if found.queues.payloads[seq]))
 
 
-def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:
-    given = {"vin": (vin, pa.string()), "seq": (seq, pa.int64()), "data_id": (data_id, pa.string())}
-    return pa.table({name: pa.array(values, kind) for name, (values, kind) in given.items() if values is not None})
+def _keys(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:
+    """A table of keys with the given columns; columns that are None are left out."""
+    columns = {"vin": (vin, pa.string()), "seq": (seq, pa.int64()), "data_id": (data_id, pa.string())}
+    return pa.table({name: pa.array(values, kind) for name, (values, kind) in columns.items() if values is not None})

@@ -1,4 +1,4 @@
-"""Rebuilds the lake from the archive: empties every table in one run, then ingests the archive, oldest first."""
+"""Rebuilds the lake from the archive: one run empties every table, then the whole archive is ingested, oldest segments first."""
 
 import json
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ log = structlog.get_logger(__name__)
 class Restored:
     """The result of a restore."""
 
-    run_id: str  # of the run that emptied the tables, which can be rolled back while its history is kept
-    segments: int
-    runs: int
+    run_id: str  # of the run that emptied the tables; it can be rolled back while the earlier snapshots are kept
+    segments: int  # number of ingested segments
+    runs: int  # number of runs that ingested them
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -50,7 +50,7 @@ class Restored:
 
 @emits_lineage("restore", reads=["archive"])
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
-    """`restore` for these settings, with everything that the recorder has written until now."""
+    """Call `restore` for these settings, after the recorders have closed their open segments."""
     flush(settings)
     catalog = await_catalog(settings)
     with session(settings, "restore", meanwhile=GREAT_EXPECTATIONS) as spark:
@@ -60,21 +60,24 @@ def restore_lake(settings: Settings, *, without_history: bool = False) -> Restor
 def restore(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, without_history: bool = False
 ) -> Restored:
-    """Empty every table that runs write, and ingest the whole archive, oldest first. Nobody fills the queues meanwhile.
+    """Empty every table that runs write, and ingest the whole archive, oldest segments first.
+
+    The populate lock is held, so that no populate fills the queues from an incomplete lake. With `without_history`, segments that
+    the lake has and the archive lacks are given up.
 
     Raises:
-        Permanent: the lake has segments that the archive lacks; with `without_history`, they are given up instead.
-        AuditFailed: the archive breaks a rule; repair the cause, then `manifold ingest` continues.
-        LeaseHeld: another job is rewriting tables; nothing happened.
+        Permanent: the lake has segments that the archive lacks, and `without_history` is false.
+        AuditFailed: the archive breaks a rule. Repair the cause; then `manifold ingest` continues.
+        LeaseHeld: another job is rewriting tables. Nothing was changed.
     """
-    if SEGMENTS in _unreadable(catalog):  # the lease is a property of that table
+    if SEGMENTS in _unreadable_tables(catalog):  # the lease is a property of this table, so the table must be readable first
         _recreate_unreadable(catalog, settings, without_history=without_history)
     with rewriting(catalog, "restore"), connect(settings.redis) as redis, populate_lock(redis) as lock:
         _recreate_unreadable(catalog, settings, without_history=without_history)
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
-        again = f"{run_id}_again"
-        done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
-    result = Restored(run_id, done.ingested.segments, len(done.runs))
+        ingest_run = Run(spark, catalog, settings, f"{run_id}_again", now)
+        ingest = ingest_in_chunks(ingest_run, after_each=lock.check)
+    result = Restored(run_id, ingest.ingested.segments, len(ingest.runs))
     log.info("lake restored from the archive", emptying_run_id=run_id, segments=result.segments, ingest_runs=result.runs)
     return result
 
@@ -83,65 +86,81 @@ def empty(catalog: Catalog, now: datetime) -> str:
     """Publish a run that empties every table that runs write; return its id.
 
     Raises:
-        ConcurrentPublish: another run was published in the meantime; nothing happened.
+        ConcurrentPublish: another run was published since this run began; the tables are unchanged.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:
         finish_committed_runs(catalog, segments)
-    except OutcomeUnknown as exc:
+    except OutcomeUnknown as exc:  # must not stop the restore, which ingests the rows of that run from the archive
         log.warning("committed run lost its snapshots; restoring from the archive", reason=str(exc))
     base = current_snapshots(catalog, segments)
     run = MaintenanceRun(catalog, "restore", base, now)
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
-            run.change(table, partial(replace_content, catalog, table, None))
+            run.change(table, partial(replace_content, catalog, table, None))  # None: no rows
     run.publish(partial(replace_content, catalog, SEGMENTS, None), {UNDOES: EVERYTHING})
     return run.run_id
 
 
 def _recreate_unreadable(catalog: Catalog, settings: Settings, *, without_history: bool) -> None:
-    """Recreate the tables that cannot be read, empty, if the archive has everything that the lake had."""
-    lost = _unreadable(catalog)
+    """Drop the tables that cannot be read, and create them again without rows. Create missing tables.
+
+    Raises:
+        Permanent: the archive lacks segments that the lake has, or it is unknown whether it does. With `without_history`, this is
+            not checked.
+    """
+    unreadable = _unreadable_tables(catalog)
     if not without_history:
-        _require_all(catalog, settings, readable=SEGMENTS not in lost)
-    _drop(catalog, lost)
+        _require_all(catalog, settings, readable=SEGMENTS not in unreadable)
+    _drop_tables(catalog, unreadable)
     ensure_tables(catalog)
 
 
-def _unreadable(catalog: Catalog) -> list[Table]:
-    """The tables whose metadata cannot be read, and the ledger if it is missing."""
-    lost = []
+def _unreadable_tables(catalog: Catalog) -> list[Table]:
+    """The tables whose metadata cannot be read. A missing ledger counts as unreadable; other missing tables do not."""
+    unreadable = []
     for table in EVERY_RUN_TABLE:
         try:
             catalog.load_table(table.identifier)
         except NoSuchTableError:
             if table is SEGMENTS:
-                lost.append(table)
+                unreadable.append(table)
         except (OSError, ValueError) as exc:
             log.warning("table unreadable", table=table.name, reason=str(exc))
-            lost.append(table)
-    return lost
+            unreadable.append(table)
+    return unreadable
 
 
-def _drop(catalog: Catalog, lost: Sequence[Table]) -> None:
-    """Drop these tables from the catalog, so that they can be recreated.
+def _drop_tables(catalog: Catalog, unreadable: Sequence[Table]) -> None:
+    """Drop the unreadable tables from the catalog, so that they can be created again.
 
-    If the ledger is lost, all tables are dropped, the ledger last: an empty ledger beside full tables would double all their
-    rows, and an unreadable one stops other processes until this is done.
+    If the ledger is among them, all tables are dropped, because with an empty ledger, ingest would add all rows a second time.
+    The ledger is dropped last: while it is unreadable, no other process can ingest.
     """
-    for table in sorted(EVERY_RUN_TABLE if SEGMENTS in lost else lost, key=lambda table: table is SEGMENTS):
+    tables = EVERY_RUN_TABLE if SEGMENTS in unreadable else unreadable
+    for table in sorted(tables, key=lambda table: table is SEGMENTS):  # the ledger last
         with suppress(NoSuchTableError):
             catalog.drop_table(table.identifier)
             log.warning("table dropped for re-creation", table=table.name)
 
 
 def _require_all(catalog: Catalog, settings: Settings, *, readable: bool) -> None:
+    """Verify that the archive has every segment from which the lake was made.
+
+    `readable` tells whether the ledger can be read.
+
+    Raises:
+        Permanent: the archive lacks segments, or the ledger is unreadable or pruned, so that it cannot tell.
+    """
     remedy = "restore the archive from a copy, or give up that history with --without-history"
     if not readable:
         raise Permanent(f"ingested_segments cannot be read: it is unknown whether the archive is complete; {remedy}")
-    count, first, last = 0, "", ""
+    count = 0
+    first = last = ""
     for path in missing_segments(ledger_of(catalog), Archive(settings.archive, settings.s3)):
-        count, first, last = count + 1, min(first or path, path), max(last, path)
+        count += 1
+        first = min(first or path, path)
+        last = max(last, path)
     if count:
         raise Permanent(f"{count} segments that are in the lake are not in the archive, from {first} to {last}; {remedy}")
     pruned = pruned_before(catalog.load_table(SEGMENTS.identifier))

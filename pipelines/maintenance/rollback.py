@@ -1,9 +1,9 @@
-"""Rolls back a published run and all runs after it, in one run of its own, so that nothing can come between. No Spark.
+"""Rolls back a published run and all later runs. The rollback is one run, so no run can be published in between. No Spark.
 
-No main moves backwards, because a process finishing the run at that moment would move it forward again. Instead, each table gets
-a snapshot with the files from before the run. Main of `ingested_segments` moves first, as with every run: an ingest that began
-before the rollback is overtaken, and a later one finds the segments unknown and ingests them again. A rollback can itself be
-rolled back.
+No table's main is set back to an earlier snapshot, because a process that is finishing the run would move it forward again.
+Instead, each table gets a new snapshot that has the files from before the run. As with every run, main of `ingested_segments`
+moves first. So an ingest that began before the rollback is overtaken, and a later ingest does not find the segments in the
+ledger, and ingests them again. A rollback can itself be rolled back.
 """
 
 import json
@@ -46,9 +46,9 @@ class RolledBack:
     """Result of a rollback."""
 
     run_id: str  # of the rollback, which can itself be rolled back
-    undone: list[str]  # runs, newest first
-    segments: int  # that the next ingest ingests again
-    tables: list[str]
+    undone: list[str]  # ids of the runs that were undone, newest first
+    segments: int  # number of segments that the next ingest ingests again
+    tables: list[str]  # tables that were changed
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -57,7 +57,7 @@ class RolledBack:
 
 @emits_lineage("rollback")
 def rollback_run(settings: Settings, run_id: str) -> RolledBack:
-    """`rollback` for these settings, as of now.
+    """Call `rollback` for these settings, with the current time.
 
     Raises:
         LeaseHeld: another job is rewriting tables.
@@ -68,7 +68,7 @@ def rollback_run(settings: Settings, run_id: str) -> RolledBack:
 
 
 def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> RolledBack:
-    """Give every table the content it had before the run was published; that run and all later ones are undone.
+    """Undo the run and all later runs: give every table the content that it had before the run was published.
 
     Raises:
         Permanent: the run is not committed, its history is gone, or the archive lacks a segment that must be ingested again.
@@ -78,23 +78,27 @@ def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime
 
 
 def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> RolledBack:
+    """Make one attempt at the rollback, on main as it is now."""
     segments = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, segments)
-    undone = _undone(segments, run_id)
-    before = _snapshots_before(catalog, undone)
-    to_reingest = _segments_to_reingest(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
-    found = {segment.path for segment in Archive(settings.archive, settings.s3).find(to_reingest)}
-    if gone := sorted(to_reingest - found):
+    undone = _runs_to_undo(segments, run_id)
+    restored = _snapshots_before(catalog, undone)
+    to_reingest = _segments_to_reingest(segments, base[SEGMENTS.name], restored[SEGMENTS.name].snapshot_id, undone)
+    archived = {segment.path for segment in Archive(settings.archive, settings.s3).find(to_reingest)}
+    missing = sorted(to_reingest - archived)
+    if missing:
         raise Permanent(
-            f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; rolling back would lose "
-            "them: restore them from a copy first"
+            f"{len(missing)} segments of these runs are not in the archive any more, {missing[0]} for one; rolling back would "
+            "lose them: restore them from a copy first"
         )
     run = MaintenanceRun(catalog, "rollback", base, now)
-    for table in (table for table in EVERY_RUN_TABLE if table.name in before and table is not SEGMENTS):
-        run.change(table, partial(replace_content, catalog, table, before[table.name]))
-    undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
-    run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
-    result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(to_reingest), sorted(before))
+    for table in EVERY_RUN_TABLE:
+        if table.name in restored and table is not SEGMENTS:
+            run.change(table, partial(replace_content, catalog, table, restored[table.name]))
+    properties = {UNDOES: json.dumps([snapshot.snapshot_id for snapshot in undone])}
+    run.publish(partial(replace_content, catalog, SEGMENTS, restored[SEGMENTS.name]), properties)
+    undone_ids = [properties_of(snapshot)[RUN_ID] for snapshot in undone]
+    result = RolledBack(run.run_id, undone_ids, len(to_reingest), sorted(restored))
     log.info(
         "runs rolled back",
         rollback_run_id=result.run_id,
@@ -105,40 +109,57 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     return result
 
 
-def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
-    """The run and all later ones, newest first."""
+def _runs_to_undo(segments: IcebergTable, run_id: str) -> list[Snapshot]:
+    """The ledger's snapshots of the run and of all later runs, newest first.
+
+    Raises:
+        Permanent: the run is not committed, or its snapshot is expired.
+    """
     runs = committed_runs(segments)
-    place = next((place for place, run in enumerate(runs) if properties_of(run)[RUN_ID] == run_id), None)
-    if place is None:
-        known = ", ".join(properties_of(run)[RUN_ID] for run in runs[:5]) or "none"
-        raise Permanent(f"run {run_id} is not committed, or {EXPIRED}; the newest committed runs are: {known}")
-    return runs[: place + 1]
+    run_ids = [properties_of(run)[RUN_ID] for run in runs]
+    if run_id not in run_ids:
+        newest_ids = ", ".join(run_ids[:5]) or "none"
+        raise Permanent(f"run {run_id} is not committed, or {EXPIRED}; the newest committed runs are: {newest_ids}")
+    return runs[: run_ids.index(run_id) + 1]
 
 
 def _snapshots_before(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot]:
-    """By table that these runs changed: the snapshot before the first of them."""
+    """For each table that these runs changed, by its name, the snapshot of main before the oldest of their changes."""
     written: dict[str, set[int]] = {SEGMENTS.name: {run.snapshot_id for run in undone}}
     for run in undone:
         for pinned in pins_in(run):
             written.setdefault(pinned.table.name, set()).add(pinned.snapshot_id)
-    changed = (table for table in EVERY_RUN_TABLE if table.name in written)
-    return {table.name: _snapshot_before(catalog.load_table(table.identifier), written[table.name]) for table in changed}
+    changed_tables = [table for table in EVERY_RUN_TABLE if table.name in written]
+    return {table.name: _snapshot_before(catalog.load_table(table.identifier), written[table.name]) for table in changed_tables}
 
 
 def _snapshot_before(table: IcebergTable, written: set[int]) -> Snapshot:
-    """The snapshot of main before the oldest change by one of the `written` snapshots."""
-    # Newest first. One of `written` may match several snapshots of main: its merge may have been repeated after a compaction.
-    changes = [(s, snapshot_id) for s in ancestors(table) for snapshot_id in written if is_change_of(s, snapshot_id)]
-    all_kept = {snapshot_id for _, snapshot_id in changes} == written
-    parent = changes[-1][0].parent_snapshot_id if all_kept else None
-    before = table.snapshot_by_id(parent) if parent is not None else None
-    if before is None:
+    """The snapshot of main before its oldest snapshot that has the changes of one of the `written` snapshots.
+
+    Raises:
+        Permanent: the history of main does not reach back so far.
+    """
+    # Several snapshots of main may have the changes of the same written snapshot: a merge is repeated after a compaction.
+    oldest_change = None
+    on_main = set()
+    for snapshot in ancestors(table):  # newest first
+        changes_of = {snapshot_id for snapshot_id in written if is_change_of(snapshot, snapshot_id)}
+        if changes_of:
+            oldest_change = snapshot
+            on_main |= changes_of
+    previous = None
+    if oldest_change is not None and on_main == written and oldest_change.parent_snapshot_id is not None:
+        previous = table.snapshot_by_id(oldest_change.parent_snapshot_id)
+    if previous is None:
         raise Permanent(f"{'.'.join(table.name()[-2:])}: {EXPIRED}")
-    return before
+    return previous
 
 
-def _segments_to_reingest(segments: IcebergTable, now: int, before: int, undone: Sequence[Snapshot]) -> set[str]:
-    """The segments that these runs ingested, and that were not in the lake before them."""
-    mine = In(term="run_id", literals={properties_of(one)[RUN_ID] for one in undone})
-    taken = {path for batch in Ledger(segments, now).scan(mine, "path") for path in batch["path"].to_pylist()}
-    return taken - Ledger(segments, before).known(taken)
+def _segments_to_reingest(segments: IcebergTable, current: int, restored: int, undone: Sequence[Snapshot]) -> set[str]:
+    """Paths of the segments that these runs ingested, and that are not in the ledger at the snapshot to restore.
+
+    `current` and `restored` are ids of snapshots of the ledger.
+    """
+    is_of_runs = In(term="run_id", literals={properties_of(run)[RUN_ID] for run in undone})
+    ingested = {path for batch in Ledger(segments, current).scan(is_of_runs, "path") for path in batch["path"].to_pylist()}
+    return ingested - Ledger(segments, restored).known(ingested)

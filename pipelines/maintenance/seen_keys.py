@@ -1,4 +1,4 @@
-"""Remembers millions of keys that a SCAN of Redis has returned, since it may return a key twice."""
+"""Remembers millions of keys that a SCAN of Redis has returned, because SCAN may return a key twice."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,23 +8,30 @@ Flags = npt.NDArray[np.bool_]
 
 
 class SeenKeys:
-    """Keys seen so far, as 64-bit hashes: eight bytes each, in a few sorted runs, each longer than the next.
+    """The keys seen so far, as 64-bit hashes of eight bytes each.
 
-    If two keys ever had one hash, the second would not be read; its bucket would differ, and be compared entry by entry.
+    The hashes are in a few sorted arrays, each longer than the next. New hashes are merged with arrays that are not longer.
+
+    If two keys had the same hash, the second key would not be read. Then the digest of its bucket would differ, and the bucket
+    would be compared entry by entry, so that no difference is missed.
     """
 
     def __init__(self) -> None:
-        self._runs: list[Hashes] = []
+        self._sorted_arrays: list[Hashes] = []
 
     def note(self, hashes: Hashes) -> Flags:
-        """Flag the hashes that were not seen before, and remember all of them."""
+        """Remember the hashes; return flags of those that are new. Of equal hashes, only the first is new."""
         is_new = np.zeros(len(hashes), np.bool_)
-        is_new[np.unique(hashes, return_index=True)[1]] = True
-        for run in self._runs:
-            is_new &= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] != hashes
+        _, first_indices = np.unique(hashes, return_index=True)
+        is_new[first_indices] = True
+        for seen in self._sorted_arrays:
+            # The index at which each hash is, if `seen` has it; searchsorted returns len(seen) for hashes above the last.
+            indices = np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)
+            is_new &= seen[indices] != hashes
         new = np.sort(hashes[is_new])
-        while self._runs and len(self._runs[-1]) <= len(new):
-            new = np.sort(np.concatenate([self._runs.pop(), new]))
+        # Merge arrays that are not longer than the new one, so that each stays longer than the next.
+        while self._sorted_arrays and len(self._sorted_arrays[-1]) <= len(new):
+            new = np.sort(np.concatenate([self._sorted_arrays.pop(), new]))
         if len(new):
-            self._runs.append(new)
+            self._sorted_arrays.append(new)
         return is_new

@@ -1,4 +1,4 @@
-"""Folds the rows that several runs appended to `sdv_fanout_meta` for one data_id into one, in a run of its own."""
+"""Folds the rows that several runs have appended to `sdv_fanout_meta` for the same data_id into one row."""
 
 from datetime import datetime
 
@@ -20,12 +20,13 @@ def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     """Leave one row for each data_id; return the number of rows removed. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+        ConcurrentPublish: other runs kept being published first; the table is unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _fold(spark, catalog, settings, now))
 
 
 def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
+    """Make one attempt at the fold, on main as it is now."""
     attempt = compaction_run(spark, catalog, settings, now)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     sightings = attempt.main(META, base[META.name])

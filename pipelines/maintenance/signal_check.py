@@ -1,11 +1,11 @@
-"""Compares what segments of signals should have brought with the tables. Pure.
+"""Compares segments of signals with the rows that ingest makes of them. Pure.
 
-A signal is matched by its key, not by its message, because another message may have brought the row first. So are statuses and
-refused messages, which may have been delivered twice.
+A signal is matched by its key, not by the seq of its message: the broker may deliver a signal twice, and ingest stores only the
+first message. For the same reason, statuses are matched by key, and refused messages by digest.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,39 +14,42 @@ import pyarrow as pa
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import INSTANT, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
-from pipelines.maintenance.ecq_check import Expected
+from pipelines.maintenance.ecq_check import TableComparison
 
-SignalKey = tuple[str, datetime, str]  # as the key of xray_raw_signals
+SignalKey = tuple[str, datetime, str]  # device id, instant, content digest: the key of the table xray_raw_signals
 
 
 @dataclass(slots=True)
-class BroughtSignals:
-    """Signals, statuses and refused messages that a segment brought."""
+class ExpectedSignals:
+    """The signals, statuses and refused messages that ingest should have stored for a segment, by seq."""
 
-    signals: dict[int, SignalKey] = field(default_factory=dict)  # by seq
-    statuses: dict[int, SignalKey] = field(default_factory=dict)  # by seq: device, instant at which it was seen, digest
-    refused: dict[int, str] = field(default_factory=dict)  # by seq: digests of messages that may be delivered twice
+    signals: dict[int, SignalKey] = field(default_factory=dict)  # the instant of the key is that of the capture
+    statuses: dict[int, SignalKey] = field(default_factory=dict)  # the instant of the key is that at which the device was seen
+    refused: dict[int, str] = field(default_factory=dict)  # digests of refused messages, if they have one
 
     def seqs(self) -> set[int]:
-        """The seqs of its signals and statuses."""
+        """The seqs of the signals and statuses."""
         return {*self.signals, *self.statuses}
 
-    def note(self, stream: Stream, accepted: pa.RecordBatch) -> None:
-        """Add these parsed messages."""
-        into, at = (self.statuses, "seen_us") if stream is Stream.XRAY_STATUS else (self.signals, "captured_us")
-        columns = (accepted["seq"], accepted["device_id"], accepted[at].cast(INSTANT), accepted["content_digest"])
-        for seq, *key in zip(*(column.to_pylist() for column in columns), strict=True):
-            into[seq] = (key[0], key[1], key[2])
+    def add_messages(self, stream: Stream, accepted: pa.RecordBatch) -> None:
+        """Add the keys of these parsed messages."""
+        if stream is Stream.XRAY_STATUS:
+            key_by_seq, instants = self.statuses, accepted["seen_us"]
+        else:
+            key_by_seq, instants = self.signals, accepted["captured_us"]
+        columns = (accepted["seq"], accepted["device_id"], instants.cast(INSTANT), accepted["content_digest"])
+        for seq, device_id, instant, digest in zip(*(column.to_pylist() for column in columns), strict=True):
+            key_by_seq[seq] = (device_id, instant, digest)
 
-    def note_refused(self, refused: pa.RecordBatch) -> None:
-        """Add these parsed messages that were refused."""
+    def add_refused(self, refused: pa.RecordBatch) -> None:
+        """Add the digests of these refused messages."""
         digests = zip(refused["seq"].to_pylist(), refused["digest"].to_pylist(), strict=True)
         self.refused.update({seq: digest for seq, digest in digests if digest is not None})
 
 
 @dataclass(slots=True)
 class FoundSignals:
-    """Rows in the tables, by key."""
+    """The number of rows in the tables for each expected key."""
 
     raw: Counter[SignalKey] = field(default_factory=Counter)
     processed: Counter[SignalKey] = field(default_factory=Counter)
@@ -54,18 +57,19 @@ class FoundSignals:
     refused: Counter[str] = field(default_factory=Counter)  # digests
 
     def add(self, other: "FoundSignals") -> None:
-        """Merge the rows found for other segments; a key in both counts the same rows."""
+        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
         self.raw |= other.raw
         self.processed |= other.processed
         self.statuses |= other.statuses
         self.refused |= other.refused
 
 
-def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterable[int], *, since: datetime) -> Iterator[Expected]:
-    """Yield the rows since `since` that each table should have of the segment. Messages in `accounted` are in quarantine."""
-    known = set(accounted)
-    keys = {key: 1 for seq, key in of.signals.items() if seq not in known and datetime_of(seq) >= since}
-    yield Expected(XRAY_RAW.name, keys, found.raw)
-    yield Expected(XRAY_PROCESSED.name, keys, found.processed)
-    statuses = {key: 1 for seq, key in of.statuses.items() if seq not in known and datetime_of(seq) >= since}
-    yield Expected(XRAY_STATUS.name, statuses, found.statuses)
+def compare_signal_rows(
+    expected: ExpectedSignals, found: FoundSignals, quarantined: Collection[int], *, since: datetime
+) -> Iterator[TableComparison]:
+    """Yield a comparison for each signal table. Messages before `since`, or whose seq is in `quarantined`, need no rows."""
+    signals = {key: 1 for seq, key in expected.signals.items() if seq not in quarantined and datetime_of(seq) >= since}
+    yield TableComparison(XRAY_RAW.name, signals, found.raw)
+    yield TableComparison(XRAY_PROCESSED.name, signals, found.processed)
+    statuses = {key: 1 for seq, key in expected.statuses.items() if seq not in quarantined and datetime_of(seq) >= since}
+    yield TableComparison(XRAY_STATUS.name, statuses, found.statuses)

@@ -1,10 +1,11 @@
-"""Decides which snapshots of the tables are kept: by age, and by count where runs follow each other quickly. No Spark.
+"""Decides which snapshots of the tables are kept, by age and by count. No Spark.
 
-Every commit rewrites the metadata of a table, with an item for each snapshot: a stream that commits every half minute would
-write more and more of it. Here snapshots are removed from the metadata alone; garbage collection removes their files as
+Every commit rewrites the metadata of a table, which lists all snapshots. A stream commits every half minute, so its commits would
+write more and more. `expire_by_count` removes snapshots from the metadata only; garbage collection removes their files as
 orphans.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -21,21 +22,29 @@ from pipelines.ingest.publish import unfinished
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import Version, old_versions
 
-READ_GRACE = timedelta(hours=1)  # readers that began this recently can finish, however many snapshots there are
+READ_GRACE = timedelta(hours=1)  # snapshots that were main's newest within this time are kept for readers, whatever the count
 
 log = structlog.get_logger(__name__)
 
 
 def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> dict[str, int]:
-    """Remove snapshots that no run needs from each table's metadata; return how many by table."""
+    """Remove old snapshots from each table's metadata; return the number of removed snapshots by table."""
     removed: dict[str, int] = {}
     carry_over(catalog)
-    # The ledger first: a run whose base there is gone can no longer be published, so nothing refers to what is expired next.
-    for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
+    for table in ledger_first(tables_of(catalog)):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
         log.info("old snapshots expired", **removed)
     return removed
+
+
+def ledger_first(tables: Iterable[Table]) -> list[Table]:
+    """Order the tables for expiring snapshots.
+
+    Once the snapshot of the ledger on which a run began is expired, the run can no longer be published. So no run that can still
+    be published needs the snapshots of the other tables that are expired afterwards.
+    """
+    return sorted(tables, key=lambda table: table is not SEGMENTS)
 
 
 @retry_conflicts
@@ -49,30 +58,43 @@ def _expire(catalog: Catalog, settings: Settings, table: Table, now: datetime) -
 
 
 def needed_runs(catalog: Catalog) -> set[str]:
-    """Ids of the committed runs that may be missing from some main."""
-    return {properties_of(s)[RUN_ID] for s in unfinished(catalog.load_table(SEGMENTS.identifier))}
+    """Ids of committed runs that may be missing from the main of some table."""
+    ledger = catalog.load_table(SEGMENTS.identifier)
+    return {properties_of(snapshot)[RUN_ID] for snapshot in unfinished(ledger)}
 
 
 def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
-    """The instant before which snapshots can go: past their retention, or beyond `snapshot_max` and no longer being read."""
-    by_age = now - timedelta(days=settings.snapshot_retention_days)
+    """The instant before which snapshots may be expired.
+
+    It is the end of their retention. If main has more than `snapshot_max` snapshots, it is later: the time of the oldest of the
+    newest `snapshot_max` snapshots, but at most `now - READ_GRACE`.
+    """
+    retention_cut = now - timedelta(days=settings.snapshot_retention_days)
     newest = [made_at(snapshot.timestamp_ms) for snapshot in islice(ancestors(table), settings.snapshot_max)]
     if len(newest) < settings.snapshot_max:
-        return by_age
-    return max(by_age, min(newest[-1], now - READ_GRACE))
+        return retention_cut
+    count_cut = min(newest[-1], now - READ_GRACE)
+    return max(retention_cut, count_cut)
 
 
 def old_snapshots(table: IcebergTable, needed: set[str], cut: datetime) -> set[int]:
-    """Snapshots that can go; those written by the `needed` runs (ids) stay, with main's history down to them."""
-    versions = [Version(s.snapshot_id, s.parent_snapshot_id, made_at(s.timestamp_ms)) for s in table.snapshots()]
+    """Return the ids of the snapshots that may be expired.
+
+    `needed` has the ids of runs that are not finished. Snapshots that such a run wrote are kept, and so are their descendants on
+    main. `cut` is the instant before which other snapshots are old.
+    """
     main = table.current_snapshot()
     if main is None:
         return set()
-    keep = {s.snapshot_id for s in table.snapshots() if properties_of(s).get(RUN_ID) in needed}
-    heads = {ref.snapshot_id for ref in table.refs().values()}
-    return old_versions(versions, heads, main.snapshot_id, keep=keep, cut=cut)
+    snapshots = table.snapshots()
+    versions = [
+        Version(snapshot.snapshot_id, snapshot.parent_snapshot_id, made_at(snapshot.timestamp_ms)) for snapshot in snapshots
+    ]
+    keep = {snapshot.snapshot_id for snapshot in snapshots if properties_of(snapshot).get(RUN_ID) in needed}
+    branch_heads = {ref.snapshot_id for ref in table.refs().values()}
+    return old_versions(versions, branch_heads, main.snapshot_id, keep=keep, cut=cut)
 
 
 def made_at(timestamp_ms: int) -> datetime:
-    """A snapshot's timestamp in UTC."""
+    """Convert the timestamp of a snapshot into an instant in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

@@ -1,4 +1,4 @@
-"""Registers the sort orders of compacted files with the table, so that each file names its order by an id."""
+"""Registers sort orders with a table, so that each compacted file can name its sort order by an id."""
 
 from collections.abc import Sequence
 
@@ -12,25 +12,30 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from manifold.contracts.tables import Table
 
-NULLS = "NULLS FIRST"  # as in the orders made here; Spark's must match to be recognised
+NULLS = "NULLS FIRST"  # for Spark's sort; must equal the null order of the fields below, or the files get no order id
 
 
 @retry(
     retry=retry_if_exception_type(CommitFailedException), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True
 )
 def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int:
-    """Return the id of this ascending order in the table's metadata; add the order if it is new.
+    """Return the id of the ascending sort order by these columns; add the order to the table's metadata if it is new.
 
-    It does not become the table's default order: writers still append in arrival order.
+    The order does not become the table's default order: writers still append in arrival order.
     """
     loaded = catalog.load_table(table.identifier)
-    wanted = [loaded.schema().find_field(column).field_id for column in columns]
-    known = _existing_order_id(loaded, wanted)
-    if known is not None:
-        return known
+    field_ids = [loaded.schema().find_field(column).field_id for column in columns]
+    existing_id = _existing_order_id(loaded, field_ids)
+    if existing_id is not None:
+        return existing_id
     fields = [
-        SortField(source_id=f, transform=IdentityTransform(), direction=SortDirection.ASC, null_order=NullOrder.NULLS_FIRST)
-        for f in wanted
+        SortField(
+            source_id=field_id,
+            transform=IdentityTransform(),
+            direction=SortDirection.ASC,
+            null_order=NullOrder.NULLS_FIRST,
+        )
+        for field_id in field_ids
     ]
     order = SortOrder(*fields, order_id=max(loaded.sort_orders()) + 1)
     update = AddSortOrderUpdate.model_validate({"sort-order": order.model_dump(by_alias=True)})
@@ -38,8 +43,8 @@ def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int
     return order.order_id
 
 
-def _existing_order_id(loaded: IcebergTable, wanted: Sequence[int]) -> int | None:
-    for number, order in loaded.sort_orders().items():
-        if [field.source_id for field in order.fields] == list(wanted):
-            return number
+def _existing_order_id(loaded: IcebergTable, field_ids: Sequence[int]) -> int | None:
+    for order_id, order in loaded.sort_orders().items():
+        if [field.source_id for field in order.fields] == list(field_ids):
+            return order_id
     return None

@@ -1,7 +1,7 @@
-"""Compares queues with the lake (missing, extra, out of order) and repairs: `python -m pipelines verify`.
+"""Compares the queues with the lake, and repairs them: `python -m pipelines verify`.
 
-It may run beside everything else. First, digests of both sides show where they may differ (`verify_digest`); there they are
-compared entry by entry (`verify_entries`).
+It may run beside any other job. First, digests of queues and lake show which vehicles may differ (`verify_digest`). Then the
+entries of these vehicles are compared one by one (`verify_entries`).
 """
 
 import io
@@ -33,24 +33,27 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The differences between queues and lake, and how many were repaired."""
+    """The differences between queues and lake, and the numbers of repaired differences."""
 
-    loaded: bool  # false: Redis was wiped, and a rebuild is needed
-    in_queues: int  # pending and parked entries
-    too_young: int  # of those, not ingested yet
-    differences: dict[str, int]  # by kind, including kinds without any
-    repaired: dict[str, int] = field(default_factory=dict)  # by kind, if requested
-    report: str | None = None  # address of the folder; None: there is no difference
-    compacted: dict[str, int] = field(default_factory=dict)  # of compacted queues: number of clients, by kind of difference
-    compacted_repaired: dict[str, int] = field(default_factory=dict)  # of them, the repaired ones
+    loaded: bool  # false if Redis was wiped, so that a rebuild is needed
+    in_queues: int  # number of pending and parked entries
+    too_young: int  # number of pending and parked entries that are not ingested yet
+    differences: dict[str, int]  # number of differences of each kind, including kinds without any
+    repaired: dict[str, int] = field(default_factory=dict)  # number of repaired differences by kind, if a repair was requested
+    report: str | None = None  # address of the report's folder; None if there is no difference
+    compacted: dict[str, int] = field(default_factory=dict)  # number of clients whose compacted queue differs, by kind
+    compacted_repaired: dict[str, int] = field(default_factory=dict)  # number of these clients that were repaired, by kind
 
     @property
     def agree(self) -> bool:
-        """Whether every difference was repaired; an overdue entry or message is not a difference."""
-        kinds = (kind for kind in Difference if kind is not Difference.OVERDUE)
-        entries = all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
-        compacted = ((kind, count) for kind, count in self.compacted.items() if kind != QueueDifference.OVERDUE)
-        return entries and all(count <= self.compacted_repaired.get(kind, 0) for kind, count in compacted)
+        """Whether queues and lake agree, or every difference was repaired. Overdue entries and messages do not count."""
+        for kind, count in self.differences.items():
+            if kind != Difference.OVERDUE and count > self.repaired.get(kind, 0):
+                return False
+        for kind, count in self.compacted.items():
+            if kind != QueueDifference.OVERDUE and count > self.compacted_repaired.get(kind, 0):
+                return False
+        return True
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -58,7 +61,9 @@ class Verified:
 
 
 def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, repair: bool = False) -> Verified:
-    """Compare, report to `<reports>/queues/<instant>/`, and with `repair` fix what either side is certain of.
+    """Compare the queues with the lake, and write a report to `<reports>/queues/<instant>/`.
+
+    With `repair`, repair the differences for which it is certain what is right (`verify_repair`).
 
     Raises:
         Retryable: with `repair`, another process holds the populate lock.
@@ -67,25 +72,38 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
     ensure_tables(catalog)
     lake = PinnedLake(spark, catalog, settings, now)
     digests = compare_digests(lake)
-    counted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     repaired: dict[str, int] = {}
     report = None
     if digests.differing:
         with differences(lake, digests.differing, digests.in_queues) as found:
-            counted = {row["difference"]: row["count"] for row in found.groupBy("difference").count().collect()}
-            report = _report(found, settings, now) if counted else None
-            repaired = repair_queues(found, settings, now) if repair and counted else {}
-    compacted = compare_queues(spark, settings, lake.base, now=now, repair=repair)
+            counts = {row["difference"]: row["count"] for row in found.groupBy("difference").count().collect()}
+            if counts:
+                report = _write_report(found, settings, now)
+                if repair:
+                    repaired = repair_queues(found, settings, now)
+    compacted, compacted_repaired = compare_queues(spark, settings, lake.base, now=now, repair=repair)
     with connect(settings.redis) as redis:
         loaded = Loader(redis, Policy.of(settings)).is_loaded()
-    by_kind = {kind.value: counted.get(kind, 0) for kind in Difference}
-    result = Verified(loaded, digests.in_queues, digests.too_young, by_kind, repaired, report, *compacted)
+    result = Verified(
+        loaded,
+        digests.in_queues,
+        digests.too_young,
+        {kind.value: counts.get(kind, 0) for kind in Difference},
+        repaired,
+        report,
+        compacted,
+        compacted_repaired,
+    )
     log.info("queues compared with the lake", agree=result.agree, **asdict(result))
     return result
 
 
-def _report(found: DataFrame, settings: Settings, now: datetime) -> str:
-    reports, folder, content = open_reports(settings), f"{QUEUES}/{now:%Y%m%dT%H%M%S}", io.BytesIO()
+def _write_report(found: DataFrame, settings: Settings, now: datetime) -> str:
+    """Write the differences as Parquet; return the address of the folder."""
+    reports = open_reports(settings)
+    folder = f"{QUEUES}/{now:%Y%m%dT%H%M%S}"
+    content = io.BytesIO()
     pq.write_table(found.orderBy("difference", "vin", "seq").limit(MAX_REPORTED).toArrow(), content)
     reports.write(f"{folder}/differences.parquet", content.getvalue())
     return reports.address(folder)

@@ -1,7 +1,7 @@
-"""Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
+"""Compares compacted queues with the lake (live messages, acknowledgements, positions), and repairs them by loading them again.
 
-Each client's queue is read once, after the lake. What only Redis can know yet is not a difference: a newer message of a key,
-a later epoch, an acknowledgement that may be on its way to the lake. Nor is a message past its retention.
+Each client's queue is read once, after the lake. So Redis may rightly be ahead of the lake: a newer message of a key, a later
+epoch, or a recent acknowledgement is not a difference. Nor is a missing message past its retention.
 """
 
 from collections import Counter
@@ -22,25 +22,27 @@ from manifold.settings import Settings
 from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.worker_errors import Batches
-from pipelines.populate.workers import counted
+from pipelines.populate.workers import run_and_count
 from pipelines.spark.parallelism import parallelism
 
 CLIENT_BATCH_SIZE = 1000
-ON_ITS_WAY = timedelta(hours=1)  # by then an acknowledgement is in the lake, and a dispatcher has ended expired messages
-COLLECTED = timedelta(days=1)  # by then garbage collection has ended expired messages that are in no queue
+# After this time, an acknowledgement must be in the lake, and a dispatcher must have ended a message that has expired in a queue.
+MAX_RECORDING_DELAY = timedelta(hours=1)
+# After this time, garbage collection must have ended an expired message that is in no queue.
+MAX_COLLECTION_DELAY = timedelta(days=1)
 
 Base = dict[str, int]
 
 
 class QueueDifference(StrEnum):
-    """How a compacted queue and the lake disagree; each client counts once per kind."""
+    """How a compacted queue and the lake disagree. A client counts once per kind."""
 
-    MISSING = "missing"  # live in the lake; the queue has neither it nor a newer message of its key
-    ACKNOWLEDGED = "acknowledged"  # acknowledged in the lake, pending in the queue
-    UNRECORDED = "unrecorded"  # acknowledged in the queue for an hour, but not in the lake
-    POSITION = "position"  # behind the lake's position, in the same epoch
-    SPOILT = "spoilt"  # a key of the queue holds another type
-    OVERDUE = "overdue"  # should have expired, but is still pending in the queue or in the lake
+    MISSING = "missing"  # a message is live in the lake; the queue has neither the message nor a newer one of its key
+    ACKNOWLEDGED = "acknowledged"  # a message is acknowledged in the lake, but pending in the queue
+    UNRECORDED = "unrecorded"  # a message has been acknowledged in the queue for over an hour, but not in the lake
+    POSITION = "position"  # the queue's position is behind the lake's, in the same epoch
+    SPOILT = "spoilt"  # a key of the queue has another type
+    OVERDUE = "overdue"  # a message should have expired, but is still pending in the queue or in the lake
 
 
 REPAIRABLE = (QueueDifference.MISSING, QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION)
@@ -48,16 +50,17 @@ REPAIRED = "repaired"
 
 
 def _column(kind: QueueDifference) -> str:
-    return f"queues_{kind.value}"  # a prefix, because other count columns have the same words
+    """The name of the count column. The prefix is needed because other count columns have the same words."""
+    return f"queues_{kind.value}"
 
 
-NAMES = (*map(_column, QueueDifference), REPAIRED)
+COUNT_COLUMNS = (*map(_column, QueueDifference), REPAIRED)
 
 
 def compare_queues(
     spark: SparkSession, settings: Settings, base: Base, *, now: datetime, repair: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the clients that differ, by kind, and those that were repaired.
+    """Return the number of clients whose queue differs, by kind, and the numbers that were repaired, by kind.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
@@ -67,28 +70,48 @@ def compare_queues(
         for table in (ECQ_INDEX, ECQ_STATE)
     )
     rows = united(index, state).repartition(parallelism(spark) * 4, "client_id")
-    found, _ = counted(rows, _comparing(settings.redis, Policy.of(settings), now, repair=repair), NAMES)
-    differing = {kind.value: found[_column(kind)] for kind in QueueDifference}
-    repaired = {kind.value: found[_column(kind)] for kind in REPAIRABLE} if repair and found[REPAIRED] else {}
-    return differing, repaired
+    compare = _comparer(settings.redis, Policy.of(settings), now, repair=repair)
+    counts, _ = run_and_count(rows, compare, COUNT_COLUMNS)
+    differing = {kind.value: counts[_column(kind)] for kind in QueueDifference}
+    if repair and counts[REPAIRED]:
+        return differing, {kind.value: counts[_column(kind)] for kind in REPAIRABLE}
+    return differing, {}
 
 
 def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
-    """Yield how this queue and the lake disagree. The queue need not have messages past their retention."""
+    """Yield how the queue of a client in Redis and in the lake disagree. `queue` is None if a key of it has another type."""
     if queue is None:
         yield QueueDifference.SPOILT
         return
+    yield from _message_differences(lake, queue, now=now, policy=policy)
+    dispatchers_cut = _pending_from(policy, now - MAX_RECORDING_DELAY)
+    if any(
+        not message.is_delivered and message.seq < dispatchers_cut and message.seq != queue.in_flight
+        for message in queue.messages
+    ):
+        yield QueueDifference.OVERDUE
+    state = lake.state()
+    has_position = bool(queue.messages)  # a queue without live messages has no position in Redis
+    if has_position and queue.epoch == state.epoch and (queue.acked_seq or 0) < (state.acked_seq or 0):
+        yield QueueDifference.POSITION
+
+
+def _message_differences(lake: FoldedQueue, queue: ReadReply, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
+    """Yield how the messages that are live in the lake differ in the queue."""
     kept_from = first_seq_at(now - timedelta(milliseconds=policy.ecq_retention_ms))
-    pending_from, queued_from, uncollected_from = (
-        policy.ecq_pending_from(round((now - late).timestamp() * 1000)) for late in (timedelta(0), ON_ITS_WAY, COLLECTED)
-    )
-    state, held = lake.state(), {message.key: message for message in queue.messages}
+    pending_from = _pending_from(policy, now)
+    collection_cut = _pending_from(policy, now - MAX_COLLECTION_DELAY)
+    state = lake.state()
+    message_by_key = {message.key: message for message in queue.messages}
     for seq, key in lake.live:
-        message, is_acked, has_expired = held.get(key), state.is_acknowledged(seq), state.expired_at(seq) is not None
-        if message is None or message.seq < seq:
-            if not has_expired and seq >= (kept_from if is_acked else pending_from):
+        message = message_by_key.get(key)
+        is_acked = state.is_acknowledged(seq)
+        has_expired = state.expired_at(seq) is not None
+        if message is None or message.seq < seq:  # the queue lacks the message
+            is_within_retention = seq >= (kept_from if is_acked else pending_from)
+            if not has_expired and is_within_retention:
                 yield QueueDifference.MISSING
-            elif not has_expired and not is_acked and seq < uncollected_from:
+            elif not has_expired and not is_acked and seq < collection_cut:
                 yield QueueDifference.OVERDUE
         elif message.seq == seq and message.seq != queue.in_flight:
             if has_expired:
@@ -96,36 +119,44 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, po
                     yield QueueDifference.OVERDUE
             elif is_acked and not message.is_delivered and queue.epoch <= state.epoch:
                 yield QueueDifference.ACKNOWLEDGED
-            elif message.is_delivered and not is_acked and queue.epoch >= state.epoch and _is_settled(queue, now):
+            elif message.is_delivered and not is_acked and queue.epoch >= state.epoch and _must_be_recorded(queue, now):
                 yield QueueDifference.UNRECORDED
-    if any(not m.is_delivered and m.seq < queued_from and m.seq != queue.in_flight for m in queue.messages):
-        yield QueueDifference.OVERDUE
-    # A queue without live messages has no position in Redis.
-    if held and state.acked_seq is not None and queue.epoch == state.epoch and (queue.acked_seq or 0) < state.acked_seq:
-        yield QueueDifference.POSITION
 
 
-def _is_settled(queue: ReadReply, now: datetime) -> bool:
-    return queue.acked_at_ms is not None and now.timestamp() * 1000 - queue.acked_at_ms > ON_ITS_WAY.total_seconds() * 1000
+def _pending_from(policy: Policy, instant: datetime) -> int:
+    """The lowest seq of messages that are still pending at `instant`; older messages have expired."""
+    return policy.ecq_pending_from(round(instant.timestamp() * 1000))
 
 
-def _comparing(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batches:
+def _must_be_recorded(queue: ReadReply, now: datetime) -> bool:
+    """Whether the last acknowledgement in the queue is so old that it must be in the lake."""
+    if queue.acked_at_ms is None:
+        return False
+    age_ms = now.timestamp() * 1000 - queue.acked_at_ms
+    return age_ms > MAX_RECORDING_DELAY.total_seconds() * 1000
+
+
+def _comparer(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batches:
+    """Make the function that compares the queues of a partition's clients, and yields one row of `COUNT_COLUMNS`."""
+
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
         now_ms = round(now.timestamp() * 1000)
         pending_from = policy.ecq_pending_from(now_ms)
-        loader, left = EcqLoader(connect(url), policy), folded(pa.concat_tables(tables or [UNITED.empty_table()]))
+        loader = EcqLoader(connect(url), policy)
+        lake_queues = folded(pa.concat_tables(tables or [UNITED.empty_table()]))
         counts: Counter[str] = Counter()
-        while some := list(islice(left, CLIENT_BATCH_SIZE)):
-            wrong: list[FoldedQueue] = []
-            for lake, (_, queue) in zip(some, loader.read([each.client_id for each in some]), strict=True):
+        while chunk := list(islice(lake_queues, CLIENT_BATCH_SIZE)):
+            to_repair: list[FoldedQueue] = []
+            redis_queues = loader.read([lake.client_id for lake in chunk])
+            for lake, (_, queue) in zip(chunk, redis_queues, strict=True):
                 kinds = set(differences(lake, queue, now=now, policy=policy))
                 counts.update(map(_column, kinds))
                 if kinds.intersection(REPAIRABLE):
-                    wrong.append(lake)
-            if repair and wrong:
-                queues = (as_loaded(lake, pending_from) for lake in wrong)
+                    to_repair.append(lake)
+            if repair and to_repair:
+                queues = (as_loaded(lake, pending_from) for lake in to_repair)
                 counts[REPAIRED] += loader.load(queues, now_ms).owners
-        yield pa.RecordBatch.from_pylist([{name: counts[name] for name in NAMES}])
+        yield pa.RecordBatch.from_pylist([{name: counts[name] for name in COUNT_COLUMNS}])
 
     return compare

@@ -1,12 +1,13 @@
-"""Compares queues and lake entry by entry, where their digests differ.
+"""Compares queues and lake entry by entry, in the buckets whose digests differ.
 
-The lake is read at one moment and the queues after it, so a difference may be a change in between: each one is rechecked
-in the live queues, and against the newest outcomes, before it counts.
+The lake is read at pinned snapshots, and the queues are read after that, so an entry that changes in between looks like
+a difference. Therefore each difference is rechecked in the queues, and against the newest outcomes, before it counts.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from math import ceil
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -26,13 +27,12 @@ DIFFERENCES = "difference string, vin string, seq bigint, request_id string, dat
 
 @contextmanager
 def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Iterator[DataFrame]:
-    """One row of `DIFFERENCES` per difference of the vehicles in these buckets; each has been rechecked.
+    """Yield the rechecked differences of the vehicles in these buckets, as rows of `DIFFERENCES`.
 
-    `in_queues`: the number of entries in all queues.
+    `in_queues` is the number of entries in all queues, from which the number of partitions is estimated.
     """
-    comparison = _Comparison(
-        lake, Buckets(frozenset(buckets)), parts=-(-in_queues * len(buckets) // (BUCKETS * ROWS_PER_PARTITION))
-    )
+    entries_in_buckets = in_queues * len(buckets) / BUCKETS
+    comparison = _Comparison(lake, Buckets(frozenset(buckets)), partitions=ceil(entries_in_buckets / ROWS_PER_PARTITION))
     found = comparison.differences().persist()
     try:
         yield found
@@ -42,99 +42,126 @@ def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Ite
 
 
 class _Comparison:
-    def __init__(self, lake: PinnedLake, buckets: Buckets, parts: int) -> None:
-        self._lake, self._buckets = lake, buckets
-        self._parts = max(parallelism(lake.spark), parts)
-        walked = lake.spark.range(0, 1, 1, 1).mapInArrow(walk(lake.settings.redis, buckets.have), ROWS)
-        # SCAN may return a key twice. Partitioned by vehicle, as the joins need it, so that rows are shuffled once.
-        self._queues = walked.repartition(self._parts, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()
-        self._kept = [self._queues]
+    """Compares the queues of the vehicles in some buckets with the lake."""
+
+    def __init__(self, lake: PinnedLake, buckets: Buckets, partitions: int) -> None:
+        self._lake = lake
+        self._buckets = buckets
+        self._partitions = max(parallelism(lake.spark), partitions)
+        one_task = lake.spark.range(0, 1, 1, 1)
+        walked = one_task.mapInArrow(walk(lake.settings.redis, buckets.contain), ROWS)
+        # SCAN may return a key twice, so duplicates are dropped. Rows are shuffled by vehicle once, as the joins need them.
+        self._queues = walked.repartition(self._partitions, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()
+        self._persisted = [self._queues]
 
     def close(self) -> None:
-        """Unpersist the cached frames: Spark identifies a frame by its plan, so the next comparison would get these rows."""
-        for frame in self._kept:
+        """Unpersist the cached frames.
+
+        Spark identifies a cached frame by its plan. A later comparison has the same plan, and would get these rows.
+        """
+        for frame in self._persisted:
             frame.unpersist()
 
     def differences(self) -> DataFrame:
-        """Rows of `DIFFERENCES`, rechecked."""
-        kinds = [self._open_in_lake(), *self._waiting_otherwise(), self._disordered(), self._stray()]
+        """Find the differences and recheck them; return rows of `DIFFERENCES`."""
+        frames = [self._open_in_lake(), self._waiting_wrongly(), self._disordered(), self._stray()]
         columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
-        first = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in kinds))
-        live = first.mapInArrow(recheck(self._lake.settings.redis), DIFFERENCES).persist()
-        self._kept.append(live)
-        ended_since = self._lake.current(OUTCOMES).select(*KEYS).join(sf.broadcast(live.select(*KEYS)), KEYS, "left_semi")
-        is_open = sf.col("difference").isin(Difference.MISSING.value, Difference.UNRECORDED.value)
-        still_open = live.where(is_open).join(ended_since, KEYS, "left_anti").select(*columns)
-        return live.where(~is_open).unionByName(still_open)
+        candidates = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in frames))
+        rechecked = candidates.mapInArrow(recheck(self._lake.settings.redis), DIFFERENCES).persist()
+        self._persisted.append(rechecked)
+        # An entry is missing or unrecorded only if it still has no outcome.
+        needs_no_outcome = sf.col("difference").isin(Difference.MISSING.value, Difference.UNRECORDED.value)
+        rechecked_keys = sf.broadcast(rechecked.select(*KEYS))
+        ended_now = self._lake.current(OUTCOMES).select(*KEYS).join(rechecked_keys, KEYS, "left_semi")
+        still_open = rechecked.where(needs_no_outcome).join(ended_now, KEYS, "left_anti").select(*columns)
+        return rechecked.where(~needs_no_outcome).unionByName(still_open)
 
     @property
     def _waiting(self) -> DataFrame:
+        """The entries that are pending or parked in the queues."""
         return self._queues.where(sf.col("queue_key").isin(QueueKey.PENDING.value, QueueKey.PARKED.value))
 
     @property
     def _is_young(self) -> Column:
-        """Whether an entry is younger than everything ingested from the same recorder."""
+        """Whether an entry is younger than all ingested entries of the same recorder."""
         newest = sf.lit(-1)
         for node, seq in self._lake.newest_of_node.items():
             newest = sf.when(_node("seq") == node, sf.lit(seq)).otherwise(newest)
         return sf.col("seq") > newest
 
-    def _since_oldest(self, instant: str) -> Column:
-        """Whether a row can be about an entry that waits in the queues."""
+    def _since_oldest_waiting(self, column: str) -> Column:
+        """Whether the instant in `column` is not before the oldest entry that waits in the queues.
+
+        Older rows of the lake are not needed. If no entry waits, no row passes.
+        """
         row = self._waiting.agg(sf.min("seq").alias("oldest")).first()
-        return sf.col(instant) >= sf.lit(datetime_of(row["oldest"] if row is not None and row["oldest"] is not None else MAX_SEQ))
+        oldest = MAX_SEQ if row is None or row["oldest"] is None else row["oldest"]
+        return sf.col(column) >= sf.lit(datetime_of(oldest))
 
     def _open_in_lake(self) -> DataFrame:
-        """Entries pending in the lake that the queues lack, or remember as ended with no outcome recorded or on its way here."""
-        entries = self._buckets.of(self._lake.entries()).select(*KEYS, "request_id", "data_id")
-        ended = self._buckets.of(self._lake.ended())
-        waiting = pending(entries, ended, parts=self._parts, few=False)
-        held = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
-        known = held.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done"))
-        odd = waiting.join(known.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
-        which = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
-        odd = odd.select(*KEYS, "request_id", "data_id", sf.lit(None).cast("string").alias("outcome"), which.alias("difference"))
-        self._kept.append(odd.persist())
-        is_unrecorded = sf.col("difference") == Difference.UNRECORDED.value
-        if not odd.where(is_unrecorded).head(1):
-            return odd
-        moving = on_their_way(self._lake.spark, self._lake.catalog, self._lake.settings)
-        if moving is None:  # then no entry can be called unrecorded
-            return odd.where(~is_unrecorded)
-        return odd.where(~is_unrecorded).unionByName(odd.where(is_unrecorded).join(moving, KEYS, "left_anti"))
+        """Entries that are pending in the lake, but not in the queues: missing or unrecorded.
 
-    def _waiting_otherwise(self) -> list[DataFrame]:
+        An entry is unrecorded if the queues remember that it ended, and no outcome of it is on its way to the lake.
+        """
+        entries = self._buckets.filter(self._lake.entries()).select(*KEYS, "request_id", "data_id")
+        ended = self._buckets.filter(self._lake.ended())
+        open_entries = pending(entries, ended, parts=self._partitions, few=False)
+        in_queues = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
+        known_to_queues = in_queues.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done"))
+        differing = open_entries.join(known_to_queues.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
+        difference = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
+        no_outcome = sf.lit(None).cast("string")
+        rows = differing.select(
+            *KEYS, "request_id", "data_id", no_outcome.alias("outcome"), difference.alias("difference")
+        ).persist()
+        self._persisted.append(rows)
+        is_unrecorded = sf.col("difference") == Difference.UNRECORDED.value
+        missing = rows.where(~is_unrecorded)
+        unrecorded = rows.where(is_unrecorded)
+        if not unrecorded.head(1):
+            return missing
+        not_in_lake_yet = on_their_way(self._lake.spark, self._lake.catalog, self._lake.settings)
+        if not_in_lake_yet is None:  # a recorder may have the outcomes, so no entry can be called unrecorded
+            return missing
+        return missing.unionByName(unrecorded.join(not_in_lake_yet, KEYS, "left_anti"))
+
+    def _waiting_wrongly(self) -> DataFrame:
         """Entries that wait in the queues although they have ended, are unknown to the lake, or are overdue."""
         waiting = self._waiting.where(~self._is_young).select(*KEYS)
-        ids = self._buckets.of(self._lake.main(IDS)).where(self._since_oldest("ts"))
-        known = ids.select(*KEYS, "ts", "request_id", "data_id").repartition(self._parts, "vin")
-        outcomes = self._buckets.of(self._lake.main(OUTCOMES)).where(self._since_oldest("accepted_at"))
-        ended = outcomes.select(*KEYS, "outcome").repartition(self._parts, "vin")
-        both = waiting.join(known.hint("shuffle_hash"), KEYS, "left").join(ended.hint("shuffle_hash"), KEYS, "left")
-        odd = both.where(sf.col("outcome").isNotNull() | sf.col("ts").isNull() | (sf.col("ts") < sf.lit(self._lake.since)))
-        is_ended, is_extra = sf.col("outcome").isNotNull(), sf.col("ts").isNull() & sf.col("outcome").isNull()
-        which = (
-            sf.when(is_ended, Difference.ENDED.value).when(is_extra, Difference.EXTRA.value).otherwise(Difference.OVERDUE.value)
+        ids = self._buckets.filter(self._lake.main(IDS)).where(self._since_oldest_waiting("ts"))
+        in_lake = ids.select(*KEYS, "ts", "request_id", "data_id").repartition(self._partitions, "vin")
+        outcomes = self._buckets.filter(self._lake.main(OUTCOMES)).where(self._since_oldest_waiting("accepted_at"))
+        ended = outcomes.select(*KEYS, "outcome").repartition(self._partitions, "vin")
+        joined = waiting.join(in_lake.hint("shuffle_hash"), KEYS, "left").join(ended.hint("shuffle_hash"), KEYS, "left")
+        is_ended = sf.col("outcome").isNotNull()
+        is_unknown = sf.col("ts").isNull()
+        is_overdue = sf.col("ts") < sf.lit(self._lake.since)
+        difference = (
+            sf.when(is_ended, Difference.ENDED.value).when(is_unknown, Difference.EXTRA.value).otherwise(Difference.OVERDUE.value)
         )
-        return [odd.withColumn("difference", which)]
+        return joined.where(is_ended | is_unknown | is_overdue).withColumn("difference", difference)
 
     def _disordered(self) -> DataFrame:
-        return _kind(_bare(self._queues.where("disordered")), Difference.DISORDERED)
+        return _difference_rows(self._queues.where("disordered"), Difference.DISORDERED)
 
     def _stray(self) -> DataFrame:
-        flying = self._queues.where(sf.col("queue_key") == QueueKey.IN_FLIGHT.value)
-        queued = self._queues.where(sf.col("queue_key") == QueueKey.PENDING.value).select(*KEYS)
-        return _kind(_bare(flying.join(queued, KEYS, "left_anti")), Difference.STRAY)
+        in_flight = self._queues.where(sf.col("queue_key") == QueueKey.IN_FLIGHT.value)
+        pending_keys = self._queues.where(sf.col("queue_key") == QueueKey.PENDING.value).select(*KEYS)
+        return _difference_rows(in_flight.join(pending_keys, KEYS, "left_anti"), Difference.STRAY)
 
 
 def _node(seq: str) -> Column:
+    """The recorder that gave the seq in this column."""
     return sf.shiftright(sf.col(seq), COUNTER_BITS).bitwiseAND(MAX_NODE)
 
 
-def _bare(rows: DataFrame) -> DataFrame:
-    nothing = sf.lit(None).cast("string")
-    return rows.select(*KEYS, nothing.alias("request_id"), nothing.alias("data_id"), nothing.alias("outcome"))
-
-
-def _kind(rows: DataFrame, difference: Difference) -> DataFrame:
-    return rows.withColumn("difference", sf.lit(difference.value))
+def _difference_rows(entries: DataFrame, difference: Difference) -> DataFrame:
+    """Rows of `DIFFERENCES` for entries (vin, seq) of which only the queues are known."""
+    null = sf.lit(None).cast("string")
+    return entries.select(
+        *KEYS,
+        null.alias("request_id"),
+        null.alias("data_id"),
+        null.alias("outcome"),
+        sf.lit(difference.value).alias("difference"),
+    )

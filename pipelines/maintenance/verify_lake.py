@@ -1,4 +1,4 @@
-"""The lake at one moment, for comparing the queues with it."""
+"""Reads the lake at pinned snapshots, so that the queues can be compared with it."""
 
 from datetime import datetime, timedelta
 
@@ -15,26 +15,28 @@ from pipelines.populate.snapshot_range import newest_seqs
 
 
 class PinnedLake:
-    """Spark frames of consistent main branches; `now` decides what is past its retention."""
+    """The tables at consistent snapshots of main, as Spark frames. `now` decides which entries are past their retention."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> None:
-        self.spark, self.catalog, self.settings = spark, catalog, settings
+        self.spark = spark
+        self.catalog = catalog
+        self.settings = settings
         self.since = now - timedelta(days=settings.retention_days)
         self.base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))  # snapshot ids by table name
-        self.newest_of_node = newest_seqs(catalog, self.base[SEGMENTS.name])
+        self.newest_of_node = newest_seqs(catalog, self.base[SEGMENTS.name])  # newest ingested seq by recorder
 
     def entries(self) -> DataFrame:
         """Entries within their retention: vin, ts, request_id, seq, data_id, applied."""
         return self.main(IDS).where(sf.col("ts") >= sf.lit(self.since))
 
     def ended(self) -> DataFrame:
-        """The outcomes of these entries."""
+        """Outcomes of entries within their retention."""
         return self.main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self.since))
 
     def ended_twice(self) -> DataFrame | None:
-        """(vin, seq) of entries that were delivered after their withdrawal: `ended` has each twice. None: there are none."""
+        """(vin, seq) of entries that are in `ended` twice, as withdrawn and as delivered; None if there are none."""
         withdrawn = self.ended().where(sf.col("outcome") == Outcome.WITHDRAWN.value).select(*KEYS)
-        if withdrawn.isEmpty():  # statistics of files and row groups tell
+        if withdrawn.isEmpty():  # quick, because file statistics exclude nearly all rows
             return None
         delivered = self.ended().where(sf.col("outcome") == Outcome.DELIVERED.value).select(*KEYS)
         return delivered.join(withdrawn, KEYS, "left_semi")

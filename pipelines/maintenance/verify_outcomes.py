@@ -1,7 +1,7 @@
 """Finds outcomes that are on their way to the lake, as opposed to outcomes that are recorded nowhere.
 
-An outcome moves from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. The search follows
-the same order, so that an outcome that moves in the meantime is found in at least one place.
+An outcome moves from a stream in Redis to a recorder's journal, then to a segment of the archive, then to the lake. The search
+follows the same order, so an outcome that moves during the search is found at least once.
 """
 
 from collections.abc import Iterator
@@ -32,35 +32,36 @@ log = structlog.get_logger(__name__)
 
 
 def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> DataFrame | None:
-    """(vin, seq) of outcomes that are recorded but not in the lake; None if a recorder cannot be flushed.
+    """(vin, seq) of outcomes that are not in the lake yet; None if a recorder cannot be flushed.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
     """
     with connect(settings.redis) as redis:
-        waiting = list(_in_stream(redis))
+        in_redis = list(_outcomes_in_stream(redis))
     if not flush(settings):
         log.warning("recorder not flushed; skipping the check for unrecorded outcomes")
         return None
     finish_committed_runs(catalog)
     archive = Archive(settings.archive, settings.s3)
-    new = [each for each in new_segments(catalog, archive) if each.stream is Stream.OUTCOME]
-    source = Source(archive, new, {}, {}, parsing.Limits(settings.max_ids, settings.max_data_bytes))
-    found = spark.createDataFrame(waiting, ROWS)
-    if not new:
-        return found
-    archived = read_and_parse(source, spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
-    return found.unionByName(archived.selectExpr("vin", "entry_seq as seq"))
+    segments = [segment for segment in new_segments(catalog, archive) if segment.stream is Stream.OUTCOME]
+    source = Source(archive, segments, {}, {}, parsing.Limits(settings.max_ids, settings.max_data_bytes))
+    not_in_lake = spark.createDataFrame(in_redis, ROWS)
+    if not segments:
+        return not_in_lake
+    parsed = read_and_parse(source, spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False)
+    in_archive = parsed.where("reason is null").selectExpr("vin", "entry_seq as seq")
+    return not_in_lake.unionByName(in_archive)
 
 
-def _in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
-    """Yield the outcomes in the stream that no recorder has settled."""
+def _outcomes_in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
+    """Yield (vin, seq) of the outcomes in the stream, from which recorders remove the outcomes that they have recorded."""
     start = "-"
     while page := cast(Page, redis.xrange(keys.OUTCOMES, start, "+", count=RECORDS_PER_PAGE)):
         for _, fields in page:
             try:
                 record = OutcomeRecord.from_wire(fields.get(b"o", b""))
             except ValueError:
-                continue  # the recorder quarantines it
+                continue  # not an outcome: the recorder quarantines this record
             yield record.vin, record.seq
         start = f"({page[-1][0].decode()}"

@@ -1,9 +1,9 @@
-"""Reads entries of the queues as rows: all of them in one walk, or some of them again. Runs on Spark workers."""
+"""Reads the entries of the queues as rows, all in one walk, and rechecks differences. Runs on Spark workers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from manifold.queues import DELETE_KEYS, is_corrupt
 from manifold.runtime.redis import connect
 
 KEYS_PER_PAGE = 2000
-ENTRIES_PER_FLUSH = 5000
+RECHECK_BATCH_SIZE = 5000  # differences per pipeline
 
 log = structlog.get_logger(__name__)
 Integers = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class QueueKey(StrEnum):
 
     PENDING = "pending"
     PARKED = "parked"
-    DONE = "done"  # ended recently
+    DONE = "done"  # entries that ended recently
     IN_FLIGHT = "inflight"
 
 
@@ -48,13 +48,13 @@ KEY_OF = {
 class Difference(StrEnum):
     """How queues and lake disagree about an entry."""
 
-    MISSING = "missing"  # pending in the lake; the queues neither have it nor remember that it ended
-    UNRECORDED = "unrecorded"  # the queues remember that it ended; neither the lake nor anything on its way there does
-    ENDED = "ended"  # has an outcome in the lake, but still waits in the queues
-    EXTRA = "extra"  # waits in the queues, but the lake lacks it although it has younger ones of that recorder
-    OVERDUE = "overdue"  # waits in both past its retention: the next garbage collection, or a claim, ends it
-    DISORDERED = "disordered"  # precedes an older entry of the same queue
-    STRAY = "stray"  # in flight without being pending
+    MISSING = "missing"  # pending in the lake; the queues neither have the entry nor remember that it ended
+    UNRECORDED = "unrecorded"  # the queues remember that the entry ended; no outcome is in the lake or on its way there
+    ENDED = "ended"  # the entry has an outcome in the lake, but still waits in the queues
+    EXTRA = "extra"  # the entry waits in the queues; the lake lacks it, but has younger entries of the same recorder
+    OVERDUE = "overdue"  # the entry waits past its retention; the next garbage collection, or a claim, ends it
+    DISORDERED = "disordered"  # the entry precedes an older entry of the same queue
+    STRAY = "stray"  # the entry is in flight, but not pending
 
 
 ROWS = "vin string, seq bigint, queue_key string, disordered boolean"
@@ -66,51 +66,58 @@ class Entries:
     """The entries of a page of keys, grouped by key."""
 
     seqs: Integers
-    of_queue: Integers  # index in the page of the key that holds it
-    disordered: Flags  # precedes an older one
+    of_queue: Integers  # for each entry, the index in the page of the key that holds it
+    disordered: Flags  # for each entry, whether it precedes an older entry of the same key
 
 
-def walk(url: str, of_whom: Callable[[str], bool]) -> Batches:
-    """Make the function that yields rows of these owners' queues. It sees every entry that is there during the whole walk."""
+def walk(url: str, is_selected: Callable[[str], bool]) -> Batches:
+    """Make the function that yields rows of `ROWS` for the queues of selected owners.
+
+    The walk yields every entry that is in a queue during the whole walk, and may yield entries that are there for a part of it.
+    """
 
     def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
             for page in pages(redis, QueueKey):
-                mine = [key for key in page if of_whom(key[0])]
-                yield _rows(mine, replies_to(redis, mine))
+                selected = [(owner, queue_key) for owner, queue_key in page if is_selected(owner)]
+                yield _rows(selected, contents_of(redis, selected))
 
     return read
 
 
 def recheck(url: str) -> Batches:
-    """Keep the rows (difference, vin, seq, …) whose difference still exists, as far as the queues can tell."""
+    """Make the function that keeps the rows (difference, vin, seq, …) whose difference still exists in the queues."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
             for batch in batches:
-                for start in range(0, batch.num_rows, ENTRIES_PER_FLUSH):
-                    some = batch.slice(start, ENTRIES_PER_FLUSH)
-                    yield some.filter(pa.array(_still_exist(redis, some), pa.bool_()))
+                for start in range(0, batch.num_rows, RECHECK_BATCH_SIZE):
+                    differences = batch.slice(start, RECHECK_BATCH_SIZE)
+                    yield differences.filter(pa.array(_still_exist(redis, differences), pa.bool_()))
 
     return read
 
 
 def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
-    """Yield the owner and kind of every key of these kinds, in pages; a key may come twice."""
-    queue_keys = {queue_key.value: queue_key for queue_key in kinds}
+    """Yield every key of these kinds, as its owner and kind, in pages. A key may be yielded twice."""
+    kind_of_word = {queue_key.value: queue_key for queue_key in kinds}
     page: Page = []
-    for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_PER_PAGE):
-        owner, word = keys.owner_of(raw.decode())
-        if word in queue_keys:
-            page.append((owner, queue_keys[word]))
+    for key in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_PER_PAGE):
+        owner, last_word = keys.owner_of(key.decode())
+        if last_word in kind_of_word:
+            page.append((owner, kind_of_word[last_word]))
         if len(page) >= KEYS_PER_PAGE:
             yield page
             page = []
     yield page
 
 
-def replies_to(redis: Redis, page: Page) -> list[Any]:
-    """The content of each key: members, a value, nothing, or the error that Redis returned."""
+def contents_of(redis: Redis, page: Page) -> list[Any]:
+    """Read the content of each key.
+
+    A content is the list of a queue's members, the entry in flight as bytes, None if there is no such key, or the error that
+    Redis returned.
+    """
     pipe = redis.pipeline(transaction=False)
     for owner, queue_key in page:
         if queue_key is QueueKey.IN_FLIGHT:
@@ -120,81 +127,104 @@ def replies_to(redis: Redis, page: Page) -> list[Any]:
     return pipe.execute(raise_on_error=False)
 
 
-def entries_of(page: Page, replies: list[Any]) -> Entries:
-    """The entries in these keys, as columns: as Python rows, each would cost several microseconds."""
-    held = [reply if isinstance(reply, list) else [] if reply is None else [reply] for reply in replies]
-    has_error = any(isinstance(reply, RedisError) for reply in replies)
-    seqs = None if has_error else _as_integers(list(chain.from_iterable(held)))
-    if seqs is None:  # at least one key is corrupt: read them one by one
-        held = [_seqs(reply, owner, queue_key) for (owner, queue_key), reply in zip(page, replies, strict=True)]
-        seqs = pa.array(list(chain.from_iterable(held)), pa.int64())
-    numbers = seqs.to_numpy()
-    of_queue = np.repeat(np.arange(len(page)), [len(each) for each in held])
+def entries_of(page: Page, contents: list[Any]) -> Entries:
+    """The entries in the keys of a page, whose contents are those of `contents_of`.
+
+    They are columns, because a Python object for each entry would cost several microseconds.
+    """
+    members_of_keys = [_members(content) for content in contents]
+    has_error = any(isinstance(content, RedisError) for content in contents)
+    seqs = None if has_error else _seqs_of_valid(list(chain.from_iterable(members_of_keys)))
+    if seqs is None:  # at least one key is corrupt, so each key is parsed by itself
+        seqs_of_keys = [
+            _valid_seqs(content, owner, queue_key) for (owner, queue_key), content in zip(page, contents, strict=True)
+        ]
+        seqs = pa.array(list(chain.from_iterable(seqs_of_keys)), pa.int64())
+        sizes = [len(key_seqs) for key_seqs in seqs_of_keys]
+    else:
+        sizes = [len(members) for members in members_of_keys]
+    seq_array = seqs.to_numpy()
+    of_queue = np.repeat(np.arange(len(page)), sizes)
     is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
-    return Entries(numbers, of_queue, _disordered(numbers, of_queue, is_done))
+    return Entries(seq_array, of_queue, _disordered(seq_array, of_queue, is_done))
 
 
-def _rows(page: Page, replies: list[Any]) -> pa.RecordBatch:
-    entries = entries_of(page, replies)
-    columns = ([owner for owner, _ in page], [queue_key.value for _, queue_key in page])
-    owners, kinds = (pa.array(column, pa.string()).take(pa.array(entries.of_queue)) for column in columns)
+def _members(content: Any) -> list[Any]:
+    if isinstance(content, list):
+        return content
+    return [] if content is None else [content]
+
+
+def _rows(page: Page, contents: list[Any]) -> pa.RecordBatch:
+    entries = entries_of(page, contents)
+    of_queue = pa.array(entries.of_queue)
+    owners = pa.array([owner for owner, _ in page], pa.string()).take(of_queue)
+    kinds = pa.array([queue_key.value for _, queue_key in page], pa.string()).take(of_queue)
     arrays = [owners, pa.array(entries.seqs), kinds, pa.array(entries.disordered)]
     return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-def _as_integers(held: list[bytes]) -> pa.Array | None:
-    """The members as seqs; None if any of them is not a seq."""
+def _seqs_of_valid(members: list[bytes]) -> pa.Array | None:
+    """The members as seqs; None if any member is not a seq."""
     try:
-        words = pa.array(held, pa.binary()).cast(pa.string())
-        return words.cast(pa.int64()) if pc.all(pc.ascii_is_decimal(words), min_count=0).as_py() else None
+        texts = pa.array(members, pa.binary()).cast(pa.string())
+        are_decimal = pc.all(pc.ascii_is_decimal(texts), min_count=0).as_py()
+        return texts.cast(pa.int64()) if are_decimal else None
     except pa.ArrowInvalid:
         return None
 
 
 def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
-    """Flag the entries that precede an older entry of their queue. Entries that ended recently have no order."""
-    found = np.zeros(len(seqs), np.bool_)
-    falls = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
-    for queue in np.unique(of_queue[1:][falls]):
+    """Flag the entries that precede an older entry of their queue. Recently ended entries are not flagged: they have no order."""
+    is_disordered = np.zeros(len(seqs), np.bool_)
+    is_below_previous = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
+    for queue in np.unique(of_queue[1:][is_below_previous]):
         if not is_done[queue]:
             first, end = np.searchsorted(of_queue, [queue, queue + 1])
-            least_behind = np.minimum.accumulate(seqs[first:end][::-1])[::-1]
-            found[first : end - 1] = seqs[first : end - 1] > least_behind[1:]
-    return found
+            queue_seqs = seqs[first:end]
+            min_from_here = np.minimum.accumulate(queue_seqs[::-1])[::-1]  # the lowest seq from each entry to the queue's end
+            is_disordered[first : end - 1] = queue_seqs[:-1] > min_from_here[1:]
+    return is_disordered
 
 
-def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
-    """The seqs in a reply, without invalid members, so that a corrupt key does not keep others from being compared."""
-    members = sound(reply)
-    held = [members] if queue_key is QueueKey.IN_FLIGHT else members or []
-    seqs = _numbers(held)
-    if is_corrupt(reply) or len(seqs) < len(held) - held.count(None):
+def _valid_seqs(content: Any, owner: str, queue_key: QueueKey) -> list[int]:
+    """The seqs in a key's content. Invalid members are logged and left out, so that the other keys can still be compared."""
+    value = valid_reply(content)
+    members = [value] if queue_key is QueueKey.IN_FLIGHT else value or []
+    seqs = _parse_seqs(members)
+    has_invalid_members = len(seqs) < len(members) - members.count(None)
+    if is_corrupt(content) or has_invalid_members:
         log.error("corrupt key in redis", key=KEY_OF[queue_key](owner), remedy=DELETE_KEYS)
     return seqs
 
 
-def _numbers(held: Iterable[bytes | None]) -> list[int]:
-    return [int(one) for one in held if one is not None and one.isdigit()]
+def _parse_seqs(members: Iterable[bytes | None]) -> list[int]:
+    return [int(member) for member in members if member is not None and member.isdigit()]
 
 
-def sound(reply: Any) -> Any:
-    """The reply, or None for a key of another type; any other Redis error is raised."""
-    if isinstance(reply, RedisError) and not is_corrupt(reply):
+def valid_reply(reply: Any) -> Any:
+    """Return the reply, or None if the key has another type. Raise any other Redis error."""
+    if is_corrupt(reply):
+        return None
+    if isinstance(reply, RedisError):
         raise reply
-    return None if is_corrupt(reply) else reply
+    return reply
 
 
-def _still_exist(redis: Redis, some: pa.RecordBatch) -> list[bool]:
-    pairs = list(zip(some["difference"].to_pylist(), some["vin"].to_pylist(), some["seq"].to_pylist(), strict=True))
+def _still_exist(redis: Redis, differences: pa.RecordBatch) -> list[bool]:
+    """Look up in Redis whether the difference of each row still exists."""
+    columns = [differences[name].to_pylist() for name in ("difference", "vin", "seq")]
+    rows = list(zip(*columns, strict=True))
     pipe = redis.pipeline(transaction=False)
-    for difference, vin, seq in pairs:
+    for difference, vin, seq in rows:
         pipe.zscore(keys.pending(vin), seq)
         pipe.zscore(keys.parked(vin), seq)
         pipe.zscore(keys.done(vin), seq)
         pipe.hget(keys.inflight(vin), "seq")
-        pipe.zrange(keys.pending(vin), 0, -1 if difference == Difference.DISORDERED else 0)
-    replies = [sound(reply) for reply in pipe.execute(raise_on_error=False)]
-    return [_still_exists(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
+        last_index = -1 if difference == Difference.DISORDERED else 0  # only its check needs the whole queue
+        pipe.zrange(keys.pending(vin), 0, last_index)
+    replies = iter([valid_reply(reply) for reply in pipe.execute(raise_on_error=False)])
+    return [_still_exists(Difference(difference), seq, *islice(replies, 5)) for difference, _, seq in rows]
 
 
 def _still_exists(
@@ -206,15 +236,23 @@ def _still_exists(
     inflight: bytes | None,
     queue: list[bytes] | None,
 ) -> bool:
+    """Whether the difference still exists, by what Redis now has for the entry.
+
+    `pending`, `parked` and `done` are the entry's scores in these keys, `inflight` is the seq in flight, and `queue` has the
+    members of the pending queue.
+    """
     match difference:
         case Difference.MISSING:
             return pending is None and parked is None and done is None
         case Difference.UNRECORDED:
             return done is not None
         case Difference.STRAY:
-            return pending is None and _numbers([inflight]) == [seq]
+            return pending is None and _parse_seqs([inflight]) == [seq]
         case Difference.DISORDERED:
-            seqs = _numbers(queue or ())
-            return seq in seqs and any(seq > later for later in seqs[seqs.index(seq) + 1 :])
+            seqs = _parse_seqs(queue or ())
+            if seq not in seqs:
+                return False
+            later_seqs = seqs[seqs.index(seq) + 1 :]
+            return any(seq > later_seq for later_seq in later_seqs)
         case _:
             return pending is not None or parked is not None

@@ -1,14 +1,17 @@
-"""`manifold lake migrate`: finds the steps that are due and takes them. Safe to repeat, concurrently and beside ingest. No Spark.
+"""`manifold lake migrate`: finds the steps that are due and takes them. No Spark.
 
-A step is three commits: the new metadata and version, with a note that the step is in progress; an empty run, which overtakes
-runs that began on the old table; and the removal of the note. The run moves main of the table, and a step begins only if main is
-where it was when the table was read: a delayed process never sets the version back, even if a REST catalog compares nothing else.
+Migrations may be repeated, and may run concurrently with each other and with ingest. A step is three commits: the first changes
+the metadata and the version, and marks the step as in progress; the second publishes an empty run, which overtakes runs that
+began on the old table; the third removes the mark.
+
+The empty run moves the table's main, and the first commit requires that main has not moved since the table was read. So a delayed
+process cannot set the version back, even with a REST catalog that compares nothing else.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -28,7 +31,7 @@ from pipelines.ingest.publish import finish_committed_runs, main_snapshots
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import Step
 
-MAX_ATTEMPTS = 50  # at publishing the empty run, while other runs are published first
+MAX_ATTEMPTS = 50  # to publish the empty run; an attempt fails if another run is published first
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +41,20 @@ class Due:
     """A step that a table needs."""
 
     table: str
-    version: int  # that it leads to
+    version: int  # the table's version after the step
     step: str
-    says: str
-    resumed: bool = False  # begun, but not completed, by an earlier migration
-    seconds: float | None = None  # duration; None: it was not taken
+    says: str  # the step's description
+    resumed: bool = False  # whether an earlier migration began the step and did not complete it
+    seconds: float | None = None  # duration; None if the step was not taken
 
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """Steps of a migration that were taken, or are due."""
+    """The result of `migrate` (what was done) or of `plan` (what is to be done)."""
 
     steps: list[Due] = field(default_factory=list)
-    made: list[str] = field(default_factory=list)  # missing tables that were created, or would be
-    versions: dict[str, int] = field(default_factory=dict)  # current, by table
+    made: list[str] = field(default_factory=list)  # missing tables that were created, or that `migrate` would create
+    versions: dict[str, int] = field(default_factory=dict)  # the current version of each table
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -65,83 +68,100 @@ def plan(catalog: Catalog) -> Migrated:
         Permanent: a table is newer than this code.
     """
     steps: list[Due] = []
-    made: list[str] = []
+    missing: list[str] = []
     versions: dict[str, int] = {}
     for table in tables_of(catalog):
         try:
             loaded = catalog.load_table(table.identifier)
         except NoSuchTableError:
-            made.append(table.name)
+            missing.append(table.name)
             continue
         versions[table.name] = version_of(loaded)
         steps += [_due(table, version, step, loaded) for version, step in _steps_due(loaded, table)]
-    return Migrated(steps, made, versions)
+    return Migrated(steps, missing, versions)
 
 
 def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) -> Migrated:
-    """Create missing tables, and take every step that is due. `say` is called with each step as it begins.
+    """Create missing tables, and take every step that is due. Before each step, `say` is called with a text that names it.
 
     Raises:
         Permanent: a table is newer than this code.
-        ConcurrentPublish: other runs kept being published first; nothing is lost, run it again.
+        ConcurrentPublish: other runs kept being published first. Steps taken so far stay taken; run it again.
     """
     made = plan(catalog).made
     make_missing_tables(catalog)
     steps: list[Due] = []
+    versions: dict[str, int] = {}
     for table in tables_of(catalog):
-        while due := next(_steps_due(loaded := catalog.load_table(table.identifier), table), None):
-            version, step = due
-            taken = _due(table, version, step, loaded)
+        loaded = catalog.load_table(table.identifier)
+        while (next_step := next(_steps_due(loaded, table), None)) is not None:
+            version, step = next_step
+            due = _due(table, version, step, loaded)
             say(f"{table.name}: {step.name} ({step.describe()})")
             began = time.monotonic()
-            _take(catalog, table, version, step)
-            steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
-            log.info("migration step done", **asdict(steps[-1]))
-    return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in tables_of(catalog)})
+            _take_step(catalog, table, version, step)
+            taken = replace(due, seconds=round(time.monotonic() - began, 1))
+            steps.append(taken)
+            log.info("migration step done", **asdict(taken))
+            loaded = catalog.load_table(table.identifier)
+        versions[table.name] = version_of(loaded)
+    return Migrated(steps, made, versions)
 
 
 def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
-    """(version, step) of the steps that are in progress or not begun."""
+    """Yield (version after the step, step) for each step that was not begun, or was begun and not completed.
+
+    Raises:
+        Permanent: the table is newer than this code.
+    """
     require_not_newer(loaded, table)
-    version = version_of(loaded)
-    for leads_to, step in enumerate(STEPS[table.name], start=FIRST + 1):
-        if leads_to > version or MIGRATING + step.name in loaded.properties:
-            yield leads_to, step
+    current_version = version_of(loaded)
+    for step_version, step in enumerate(STEPS[table.name], start=FIRST + 1):
+        is_in_progress = MIGRATING + step.name in loaded.properties
+        if step_version > current_version or is_in_progress:
+            yield step_version, step
 
 
 def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
-    return Due(table.name, version, step.name, step.describe(), resumed=version <= version_of(loaded))
+    has_begun = version <= version_of(loaded)
+    return Due(table.name, version, step.name, step.describe(), resumed=has_begun)
 
 
-def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
-    finish_committed_runs(catalog)  # committed runs are best brought to the old table
-    _begin(catalog, table, version, step)
-    _fence(catalog, table)
-    _settle(catalog, table, step)
+def _take_step(catalog: Catalog, table: Table, version: int, step: Step) -> None:
+    finish_committed_runs(catalog)  # their branches were written for the old schema
+    _begin_step(catalog, table, version, step)
+    _overtake_open_runs(catalog, table)
+    _complete_step(catalog, table, step)
 
 
 @retry_conflicts
-def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
-    """Commit metadata, version and the in-progress note at once; no effect if another process has begun the step."""
+def _begin_step(catalog: Catalog, table: Table, version: int, step: Step) -> None:
+    """Change the metadata and the version, and mark the step as in progress, in one commit.
+
+    If another process has begun the step, nothing is changed.
+    """
     loaded = catalog.load_table(table.identifier)
     if version_of(loaded) >= version:
         return
     with loaded.transaction() as change:
-        unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
-        require(change, unmoved)
+        main_unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
+        require(change, main_unmoved)
         step.change(change)
         change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 
 
-def _fence(catalog: Catalog, table: Table) -> None:
-    """Publish a snapshot with the new schema as a run; for a table outside runs, commit it to main directly."""
+def _overtake_open_runs(catalog: Catalog, table: Table) -> None:
+    """Publish an empty run, so that runs that began on the old table are overtaken and start again.
+
+    A table that no run writes gets an empty commit on main instead.
+    """
     if table not in EVERY_RUN_TABLE:
         append_nothing(catalog, table, MAIN, {})
         return
-    until_not_overtaken(MAX_ATTEMPTS)(lambda: _fence_run(catalog, table))
+    until_not_overtaken(MAX_ATTEMPTS)(lambda: _publish_empty_run(catalog, table))
 
 
-def _fence_run(catalog: Catalog, table: Table) -> None:
+def _publish_empty_run(catalog: Catalog, table: Table) -> None:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "migrate", base, datetime.now(UTC))
     if table is not SEGMENTS:
@@ -150,8 +170,8 @@ def _fence_run(catalog: Catalog, table: Table) -> None:
 
 
 @retry_conflicts
-def _settle(catalog: Catalog, table: Table, step: Step) -> None:
-    """Remove the in-progress note."""
+def _complete_step(catalog: Catalog, table: Table, step: Step) -> None:
+    """Remove the property that marks the step as in progress."""
     loaded = catalog.load_table(table.identifier)
     if MIGRATING + step.name in loaded.properties:
         with loaded.transaction() as change:

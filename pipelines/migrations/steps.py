@@ -1,4 +1,4 @@
-"""The kinds of steps that change a table's metadata. Each skips what is already done."""
+"""The kinds of steps that change a table's metadata. A step that has been taken before changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,15 +21,15 @@ class Step:
         raise NotImplementedError
 
     def change(self, change: Transaction) -> None:
-        """Change the table's metadata, unless it is done already."""
+        """Change the table's metadata, unless it has been changed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetProperties(Step):
-    """Set properties that the table lacks, or has as an earlier release set them; a site's own values stay."""
+    """Set properties that the table lacks, or that still have the value of an earlier release. A site's own values stay."""
 
     values: Mapping[str, str]
-    instead_of: Mapping[str, str] = field(default_factory=dict)  # values that an earlier release set
+    instead_of: Mapping[str, str] = field(default_factory=dict)  # values that an earlier release set, and that are replaced
 
     def describe(self) -> str:
         """Name the properties."""
@@ -37,8 +37,12 @@ class SetProperties(Step):
 
     def change(self, change: Transaction) -> None:
         """Set the properties that the site has not set itself."""
-        has = change.table_metadata.properties
-        new = {name: value for name, value in self.values.items() if has.get(name) in {None, self.instead_of.get(name)}}
+        current = change.table_metadata.properties
+        new = {}
+        for name, value in self.values.items():
+            is_replaceable = current.get(name) in {None, self.instead_of.get(name)}
+            if is_replaceable:
+                new[name] = value
         if new:
             change.set_properties(new)
 
@@ -55,8 +59,8 @@ class AddColumns(Step):
 
     def change(self, change: Transaction) -> None:
         """Add the missing columns."""
-        has = {field.name for field in change.table_metadata.schema().fields}
-        missing = [column for column in self.columns if column.name not in has]
+        existing_names = {field.name for field in change.table_metadata.schema().fields}
+        missing = [column for column in self.columns if column.name not in existing_names]
         if missing:
             with change.update_schema() as schema:
                 for column in missing:
@@ -65,7 +69,7 @@ class AddColumns(Step):
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn(Step):
-    """Rename a column; its rows stay, because Iceberg identifies columns by id."""
+    """Rename a column. No file is rewritten, because Iceberg identifies columns by id."""
 
     old: str
     new: str
@@ -75,8 +79,9 @@ class RenameColumn(Step):
         return f"column {self.old} becomes {self.new}"
 
     def change(self, change: Transaction) -> None:
-        """Rename the column, unless it is done already."""
-        if self.new not in {field.name for field in change.table_metadata.schema().fields}:
+        """Rename the column, unless it has the new name already."""
+        existing_names = {field.name for field in change.table_metadata.schema().fields}
+        if self.new not in existing_names:
             with change.update_schema() as schema:
                 schema.rename_column(self.old, self.new)
 
@@ -94,40 +99,42 @@ class WidenColumn(Step):
         return f"column {self.column} becomes {self.type}{'' if self.required else ', and may be empty'}"
 
     def change(self, change: Transaction) -> None:
-        """Widen the column, unless it is done already."""
-        has, wanted = change.table_metadata.schema().find_field(self.column), ICEBERG_TYPES[self.type]
-        if has.field_type != wanted or has.required > self.required:
+        """Widen the column, unless it has the new type and is as optional as wanted."""
+        current = change.table_metadata.schema().find_field(self.column)
+        new_type = ICEBERG_TYPES[self.type]
+        must_become_optional = current.required and not self.required
+        if current.field_type != new_type or must_become_optional:
             with change.update_schema() as schema:
-                schema.update_column(self.column, wanted, required=has.required and self.required)
+                schema.update_column(self.column, new_type, required=current.required and self.required)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionBy(Step):
-    """Partition new files by these (column, transform) pairs, and nothing else.
+    """Partition new files by these columns alone.
 
-    Existing files stay where they are until compaction rewrites them; readers find them by the spec with which they were written.
+    Existing files keep their partitions until compaction rewrites them. Readers find existing files by the partition spec with
+    which they were written.
     """
 
-    fields: tuple[tuple[str, str], ...]  # transforms by Iceberg's names: day, identity, bucket[16]
+    fields: tuple[tuple[str, str], ...]  # (column, transform); transforms have Iceberg's names: day, identity, bucket[16]
 
     def describe(self) -> str:
         """Name the partition fields."""
         return f"partitions: {', '.join(f'{transform} of {column}' for column, transform in self.fields) or 'none'}"
 
     def change(self, change: Transaction) -> None:
-        """Change the partition spec, unless it is done already."""
-        metadata = change.table_metadata
-        names = {field.name for field in metadata.spec().fields}
-        wanted = {_field_name(column, transform): (column, transform) for column, transform in self.fields}
-        if names != wanted.keys():
+        """Change the partition spec, unless it has exactly these fields already."""
+        current_names = {field.name for field in change.table_metadata.spec().fields}
+        new_fields = {_field_name(column, transform): (column, transform) for column, transform in self.fields}
+        if current_names != new_fields.keys():
             with change.update_spec() as spec:
-                for name in sorted(names - wanted.keys()):
+                for name in sorted(current_names - new_fields.keys()):
                     spec.remove_field(name)
-                for name, (column, transform) in wanted.items():
-                    if name not in names:
+                for name, (column, transform) in new_fields.items():
+                    if name not in current_names:
                         spec.add_field(column, transform, name)
 
 
 def _field_name(column: str, transform: str) -> str:
-    """The field's name, as in `manifold.lake.catalog`: `ts_day`."""
+    """Name the partition field as `manifold.lake.catalog` does, for example `ts_day`."""
     return column if transform == "identity" else f"{column}_{transform.split('[')[0]}"

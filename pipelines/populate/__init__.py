@@ -1,1 +1,1 @@
-"""Lake to queues: pending entries that were not enqueued directly."""
+"""Loads pending entries from the lake into the queues, if they were not enqueued directly."""

@@ -1,4 +1,4 @@
-"""Loads the brakes of campaigns into Redis, before any entry that they forbid."""
+"""Loads the brakes of campaigns into Redis, before any entry that they hold back."""
 
 from datetime import datetime, timedelta
 
@@ -14,9 +14,10 @@ from manifold.settings import Settings
 
 
 def load_brakes(settings: Settings, redis: Redis, now: datetime) -> None:
-    """Put on every brake that the archive has. Orders older than the retention of entries forbid nothing that is pending.
+    """Put on every brake that an order in the archive has put on within the retention of entries.
 
-    A brake that was taken off since is on again until the campaigner takes it off. What is withdrawn meanwhile is released again.
+    Older orders are not needed, because entries that they hold back are not pending any more. A brake that was taken off since is
+    put on again, until the campaigner takes it off. Entries that are withdrawn in between are released again.
 
     Raises:
         OSError: the archive cannot be read.

@@ -1,10 +1,11 @@
-"""Populates compacted queues from the lake: merges live messages and states into Redis, without undoing newer ones there.
+"""Populates compacted queues: merges live messages and states of the lake into Redis, where newer messages and states stay.
 
 Payloads stay in the lake until a dispatcher needs them (`manifold.lake.ecq_payloads`).
 """
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from math import ceil
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -21,19 +22,19 @@ from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.ecq_news import AROUND_LOADING, Added, has_rows, loaded_at, unpopulated
 from pipelines.populate.snapshot_range import SnapshotRange
 from pipelines.populate.worker_errors import SPOILT, Batches
-from pipelines.populate.workers import counted
+from pipelines.populate.workers import run_and_count
 from pipelines.spark.parallelism import parallelism
 
-ROWS_PER_PARTITION = 400_000  # per partition: a worker folds them in memory
+ROWS_PER_PARTITION = 400_000  # a worker folds the rows of a partition in memory
 
 
 def load_queues(
     spark: SparkSession, catalog: Catalog, settings: Settings, redis: Redis, *, now: datetime, everything: bool
 ) -> LoadResult:
-    """Merge into Redis the queues with something new in the lake; with `everything`, all that have a live message.
+    """Merge the queues that have new rows in the lake into Redis; with `everything`, all queues that have a live message.
 
-    New are rewinds, messages that direct enqueue did not bring, and messages from about the time when the queues were loaded:
-    direct enqueue may have missed these.
+    New rows are rewinds, messages that were not enqueued directly, and messages from about the time when the queues were loaded,
+    which direct enqueue may have missed.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
@@ -43,33 +44,43 @@ def load_queues(
     if not has_rows(catalog, added, since):
         return LoadResult()
     rows = _rows_of_clients(spark, settings, added, since)
-    work = _loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
-    done, words = counted(rows, work, ("owners", "offered", "queued"))
-    return LoadResult(done["owners"], done["offered"], done["queued"], spoilt=words[SPOILT])
+    load = _loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
+    counts, corrupt = run_and_count(rows, load, ("owners", "offered", "queued"))
+    return LoadResult(counts["owners"], counts["offered"], counts["queued"], spoilt=corrupt[SPOILT])
 
 
 def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
-    """The united rows of the affected clients, all of a client's in one partition."""
-    index, state = (_read_table(spark, settings, each) for each in (added.index, added.state))
-    if not added.is_everything:
-        late = sf.col("applied") == sf.lit(False)
+    """The united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
+
+    `since` is the instant at which the queues were loaded.
+    """
+    index = _read_table(spark, settings, added.index)
+    state = _read_table(spark, settings, added.state)
+    row_count = 0
+    if added.is_everything:
+        row_count = added.index.rows + added.state.rows
+    else:
+        may_be_missing = sf.col("applied") == sf.lit(False)
         if since is not None:
-            late |= sf.col("ts") <= sf.lit(since + AROUND_LOADING)
-        news = _new(spark, settings, added.index).where(late).select("client_id")
-        rewound = _new(spark, settings, added.state).where(sf.col("kind") == StateKind.REWOUND.value).select("client_id")
-        clients = news.unionByName(rewound).distinct().persist()
-        index, state = (each.join(clients, "client_id", "left_semi") for each in (index, state))
-    rows = added.index.rows + added.state.rows if added.is_everything else 0
-    parts = max(parallelism(spark), -(-rows // ROWS_PER_PARTITION))
-    return united(index, state).repartition(parts, "client_id")
+            may_be_missing |= sf.col("ts") <= sf.lit(since + AROUND_LOADING)
+        with_messages = _read_added(spark, settings, added.index).where(may_be_missing).select("client_id")
+        is_rewound = sf.col("kind") == StateKind.REWOUND.value
+        rewound = _read_added(spark, settings, added.state).where(is_rewound).select("client_id")
+        clients = with_messages.unionByName(rewound).distinct().persist()
+        index = index.join(clients, "client_id", "left_semi")
+        state = state.join(clients, "client_id", "left_semi")
+    partitions = max(parallelism(spark), ceil(row_count / ROWS_PER_PARTITION))
+    return united(index, state).repartition(partitions, "client_id")
 
 
 def _read_table(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
+    """All rows of the table at the end of the range."""
     return spark.read.option("versionAsOf", added.end).table(f"{settings.catalog_name}.{added.table.identifier}")
 
 
-def _new(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
-    if not added.rows:  # Spark rejects an incremental scan of no snapshots
+def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
+    """The rows that the snapshots of the range added."""
+    if not added.rows:  # the range may have no snapshots, and Spark rejects an incremental scan of such a range
         return _read_table(spark, settings, added).limit(0)
     reader = spark.read.option("start-snapshot-id", str(added.start)).option("end-snapshot-id", added.end)
     return reader.table(f"{settings.catalog_name}.{added.table.identifier}")
@@ -79,25 +90,32 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
     """Make the function that loads the queues of a partition's clients."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.concat_tables([pa.Table.from_batches([b]).cast(UNITED) for b in batches] or [UNITED.empty_table()])
-        loader, pending_from = EcqLoader(connect(url), policy), policy.ecq_pending_from(now_ms)
-        done = loader.load((as_loaded(queue, pending_from) for queue in folded(rows) if queue.live or queue.rows), now_ms)
-        counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued}
-        yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(done.spoilt) or None}])
+        tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
+        rows = pa.concat_tables(tables or [UNITED.empty_table()])
+        loader = EcqLoader(connect(url), policy)
+        pending_from = policy.ecq_pending_from(now_ms)
+        queues = (as_loaded(queue, pending_from) for queue in folded(rows) if queue.live or queue.rows)
+        result = loader.load(queues, now_ms)
+        counts = {"owners": result.owners, "offered": result.offered, "queued": result.queued}
+        yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(result.spoilt) or None}])
 
     return load
 
 
 def as_loaded(queue: FoldedQueue, pending_from: int) -> LakeQueue:
-    """The queue in the form that Redis loads, without messages that have expired, by record or by a seq below `pending_from`.
+    """Convert the queue into the form that Redis loads, without expired messages.
 
-    Garbage collection records the latter as expired.
+    A message has expired if the lake has recorded so, or if it is pending and its seq is below `pending_from`: then the next
+    garbage collection records it as expired.
     """
     if not queue.rows:
-        pending = [LiveMessage(seq, key, False) for seq, key in queue.live if seq >= pending_from]
+        pending = [LiveMessage(seq, key, is_delivered=False) for seq, key in queue.live if seq >= pending_from]
         return LakeQueue(queue.client_id, Load(0, None, None, pending))
     state = queue.state()
-    at_ms = None if state.acked_at is None else round(state.acked_at.timestamp() * 1000)
-    messages = [LiveMessage(seq, key, state.is_acknowledged(seq)) for seq, key in queue.live if state.expired_at(seq) is None]
-    messages = [message for message in messages if message.is_delivered or message.seq >= pending_from]
-    return LakeQueue(queue.client_id, Load(state.epoch, state.acked_seq, at_ms, messages))
+    acked_at_ms = None if state.acked_at is None else round(state.acked_at.timestamp() * 1000)
+    messages = []
+    for seq, key in queue.live:
+        is_acknowledged = state.is_acknowledged(seq)
+        if state.expired_at(seq) is None and (is_acknowledged or seq >= pending_from):
+            messages.append(LiveMessage(seq, key, is_delivered=is_acknowledged))
+    return LakeQueue(queue.client_id, Load(state.epoch, state.acked_seq, acked_at_ms, messages))

@@ -1,7 +1,7 @@
-"""Folds index and state of compacted queues, client by client, over Arrow tables, on Spark workers.
+"""Folds the rows of index and state of compacted queues into a queue per client. Arrow tables in, on Spark workers.
 
-It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both
-tables are first brought into one schema, so that Spark groups those of a client in one shuffle.
+Folding finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Before,
+the rows of both tables are united under one schema, so that one shuffle groups all rows of a client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,21 +20,21 @@ MESSAGE = "message"  # kind of a row of the index; the other kinds are those of 
 UNITED = pa.schema(
     [
         ("client_id", pa.string()),
-        ("seq", pa.int64()),  # of the message, or acked_seq
-        ("key", pa.string()),  # of a message
-        ("at", INSTANT),  # of a state
-        ("epoch", pa.int64()),  # of a state
+        ("seq", pa.int64()),  # the seq of a message, or the acked_seq of a state
+        ("key", pa.string()),  # of a message; null for a state
+        ("at", INSTANT),  # acked_at of a state; null for a message
+        ("epoch", pa.int64()),  # of a state; null for a message
         ("kind", pa.string()),
     ]
 )
 
 
 class FoldedQueue(NamedTuple):
-    """A client's queue as recorded in the lake."""
+    """The queue of a client, as the lake has recorded it."""
 
     client_id: str
     live: list[tuple[int, str]]  # (seq, key) of the newest message of each key, oldest first
-    rows: Sequence[StateRow]
+    rows: Sequence[StateRow]  # of the client's state
 
     def state(self) -> RecordedState:
         """The state that results from the rows."""
@@ -42,11 +42,12 @@ class FoldedQueue(NamedTuple):
 
 
 def united(index: DataFrame, state: DataFrame) -> DataFrame:
-    """The rows of both tables in the schema `UNITED`."""
-    none = {name: sf.lit(None).cast(kind) for name, kind in (("key", "string"), ("at", "timestamp"), ("epoch", "bigint"))}
-    messages = index.select("client_id", "seq", "key", none["at"].alias("at"), none["epoch"].alias("epoch"), sf.lit(MESSAGE))
-    seqs = sf.col("acked_seq").alias("seq")
-    states = state.select("client_id", seqs, none["key"].alias("key"), sf.col("acked_at").alias("at"), "epoch", "kind")
+    """Unite the rows of both tables under the schema `UNITED`."""
+    null_key = sf.lit(None).cast("string")
+    null_instant = sf.lit(None).cast("timestamp")
+    null_epoch = sf.lit(None).cast("bigint")
+    messages = index.select("client_id", "seq", "key", null_instant, null_epoch, sf.lit(MESSAGE))
+    states = state.select("client_id", "acked_seq", null_key, "acked_at", "epoch", "kind")
     return messages.toDF(*UNITED.names).unionByName(states.toDF(*UNITED.names))
 
 
@@ -58,21 +59,22 @@ def newest_of_keys(rows: pa.Table) -> pa.Table:
 
 
 def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
-    """Fold each client's united rows; `rows` must have all of each client's."""
+    """Yield the folded queue of each client. `rows` must have all united rows of each client."""
     states = _states(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
     lists = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
     for batch in lists.to_batches(max_chunksize=CLIENT_BATCH_SIZE):
         columns = (batch[name].to_pylist() for name in ("client_id", "seq_list", "key_list"))
         for client_id, seqs, keys in zip(*columns, strict=True):
             yield FoldedQueue(client_id, sorted(zip(seqs, keys, strict=True)), states.pop(client_id, ()))
-    for client_id, left in states.items():
-        yield FoldedQueue(client_id, [], left)
+    for client_id, state_rows in states.items():  # clients that have no messages
+        yield FoldedQueue(client_id, [], state_rows)
 
 
 def _states(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
-    found: dict[str, list[StateRow]] = {}
+    """The state rows of each client."""
+    states: dict[str, list[StateRow]] = {}
     for batch in rows.to_batches(max_chunksize=1 << 16):
-        made = map(StateRow._make, zip(*(batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")), strict=True))
-        for client_id, row in zip(batch["client_id"].to_pylist(), made, strict=True):
-            found.setdefault(client_id, []).append(row)
-    return dict(found)
+        columns = [batch[name].to_pylist() for name in ("client_id", "seq", "at", "epoch", "kind")]
+        for client_id, *values in zip(*columns, strict=True):
+            states.setdefault(client_id, []).append(StateRow(*values))
+    return dict(states)

@@ -1,4 +1,4 @@
-"""Reads what is new in the lake for the queues of vehicles since the last populate. No Spark."""
+"""Finds the entries and outcomes that were added to the lake since the last populate. No Spark."""
 
 from datetime import datetime, timedelta
 
@@ -14,13 +14,16 @@ from manifold.settings import Settings
 from pipelines.populate import ecq_news
 from pipelines.populate.snapshot_range import SnapshotRange, range_since
 
-# When the queues forget ended entries: it is not urgent, and starting Spark for a few would cost more than it frees.
-FORGET_ROWS, FORGET_AFTER = 100_000, timedelta(hours=1)
+# The queues forget ended entries once there are so many of them, or after this time. It is not urgent, and for a few entries,
+# starting Spark would cost more than forgetting them frees.
+FORGET_ROWS = 100_000
+FORGET_AFTER = timedelta(hours=1)
 
 
 def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
-    """Rows of ids and outcomes added since the last populate that Redis remembers; or all of both."""
-    populated, pruned = (None if everything else _remembered(redis, key) for key in (keys.POPULATED, keys.DONE_PRUNED))
+    """The entries and outcomes that were added since the last populate that Redis remembers; with `everything`, all."""
+    populated = None if everything else _snapshot_id(redis, keys.POPULATED)
+    pruned = None if everything else _snapshot_id(redis, keys.DONE_PRUNED)
     return range_since(catalog, IDS, populated), range_since(catalog, OUTCOMES, pruned)
 
 
@@ -29,26 +32,29 @@ def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime)
     if not Loader(redis, Policy.of(settings)).is_loaded():
         return True
     ids, ended = unpopulated(redis, catalog)
-    if ids.most(catalog, _wanted_since(now - timedelta(days=settings.retention_days))):
+    if ids.max_rows(catalog, _must_be_offered(now - timedelta(days=settings.retention_days))):
         return True
     return _should_forget_ended(catalog, ended, now) or ecq_news.is_behind(redis, catalog)
 
 
-def _wanted_since(since: datetime) -> BooleanExpression:
-    """Filter for entries accepted at or after `since` that direct enqueue did not bring into the queues."""
+def _must_be_offered(since: datetime) -> BooleanExpression:
+    """Filter for entries that were accepted at or after `since` and not enqueued directly."""
     return And(where(GreaterThanOrEqual, "ts", since), where(EqualTo, "applied", False))
 
 
 def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether the queues should forget ended entries now: there are many, or some and `FORGET_AFTER` has passed."""
+    """Whether there are `FORGET_ROWS` ended entries, or there are any and `FORGET_AFTER` has passed since the last time."""
     if not ended.rows:
         return False
     if ended.start is None or ended.rows >= FORGET_ROWS:
         return True
-    last = catalog.load_table(OUTCOMES.identifier).snapshot_by_id(ended.start)
-    return last is None or now.timestamp() - last.timestamp_ms / 1000 >= FORGET_AFTER.total_seconds()
+    last_forgotten = catalog.load_table(OUTCOMES.identifier).snapshot_by_id(ended.start)
+    if last_forgotten is None:
+        return True
+    age_s = now.timestamp() - last_forgotten.timestamp_ms / 1000
+    return age_s >= FORGET_AFTER.total_seconds()
 
 
-def _remembered(redis: Redis, key: str) -> int | None:
+def _snapshot_id(redis: Redis, key: str) -> int | None:
     snapshot_id = redis.get(key)
     return None if snapshot_id is None else int(snapshot_id)

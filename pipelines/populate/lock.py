@@ -1,4 +1,4 @@
-"""The populate lock in Redis: held by a process that compares the lake with the queues, for as long as that takes."""
+"""The populate lock in Redis, which a process holds while it compares the lake with the queues and changes them."""
 
 import threading
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from redis.lock import Lock
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 
-LEASE_S = 60.0  # expiry of the lock of a dead holder
-RENEW_S = 15.0
-WAIT_S = 900.0
+LEASE_S = 60.0  # after which the lock of a dead holder expires
+RENEW_INTERVAL_S = 15.0
+MAX_WAIT_S = 900.0  # for the lock
 
 
-class Held:
-    """A lock that is renewed in the background."""
+class HeldLock:
+    """A lock that this process holds, and that a thread renews."""
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
@@ -26,41 +26,41 @@ class Held:
         """Verify that the lock is still held.
 
         Raises:
-            Retryable: it is not: Redis was wiped or restarted, or was unavailable for too long.
+            Retryable: the lock is lost, because Redis was wiped or restarted, or was unavailable for too long.
         """
         if not self._lock.owned():
             raise Retryable("Redis lost the lock of this run, and perhaps entries with it; run it again")
 
 
 @contextmanager
-def populate_lock(redis: Redis) -> Iterator[Held]:
+def populate_lock(redis: Redis) -> Iterator[HeldLock]:
     """Hold the lock during the block.
 
     Raises:
-        Retryable: another process has held it for a quarter of an hour.
+        Retryable: another process has held the lock for a quarter of an hour.
     """
-    lock = redis.lock(keys.POPULATE_LOCK, timeout=LEASE_S, blocking_timeout=WAIT_S, thread_local=False)
+    lock = redis.lock(keys.POPULATE_LOCK, timeout=LEASE_S, blocking_timeout=MAX_WAIT_S, thread_local=False)
     if not lock.acquire():
         raise Retryable(
-            f"another process has held {keys.POPULATE_LOCK} for {WAIT_S:.0f} s; see whether it is stuck, then try again"
+            f"another process has held {keys.POPULATE_LOCK} for {MAX_WAIT_S:.0f} s; see whether it is stuck, then try again"
         )
-    ended = threading.Event()
-    thread = threading.Thread(target=_renew, args=(lock, ended), name="populate-lock", daemon=True)
+    stop = threading.Event()
+    thread = threading.Thread(target=_renew, args=(lock, stop), name="populate-lock", daemon=True)
     thread.start()
     try:
-        yield Held(lock)
+        yield HeldLock(lock)
     finally:
-        ended.set()
+        stop.set()
         thread.join()
         if lock.owned():
             lock.release()
 
 
-def _renew(lock: Lock, ended: threading.Event) -> None:
-    while not ended.wait(RENEW_S):
+def _renew(lock: Lock, stop: threading.Event) -> None:
+    while not stop.wait(RENEW_INTERVAL_S):
         try:
             lock.reacquire()
-        except LockError:
-            return  # `check` raises
-        except RedisError:
-            continue  # perhaps a short outage: the lease outlasts it
+        except LockError:  # the lock is lost, which `HeldLock.check` reports
+            return
+        except RedisError:  # the lease outlasts a short outage, so the next interval retries
+            continue

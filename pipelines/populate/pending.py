@@ -1,4 +1,4 @@
-"""Pending entries: those of the lake without an outcome. DataFrame in, DataFrame out."""
+"""Selects pending entries: entries of the lake that have no outcome. DataFrame in, DataFrame out."""
 
 from datetime import datetime
 
@@ -11,19 +11,21 @@ KEYS = ["vin", "seq"]
 
 
 def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFrame:
-    """Entries accepted at or after `since`: those not enqueued directly, or all of them."""
-    young = ids.where(sf.col("ts") >= sf.lit(since))
-    wanted = young if everything else young.where("not applied")
-    return wanted.select("vin", "seq", *TRIGGER_COLUMNS)
+    """Entries that were accepted at or after `since`; without `everything`, only entries that were not enqueued directly."""
+    entries = ids.where(sf.col("ts") >= sf.lit(since))
+    if not everything:
+        entries = entries.where("not applied")
+    return entries.select("vin", "seq", *TRIGGER_COLUMNS)
 
 
 def pending(entries: DataFrame, ended: DataFrame, *, parts: int, few: bool) -> DataFrame:
-    """Entries that are not in `ended` (vin, seq), unordered, each vehicle's in one of `parts` partitions.
+    """Entries that are not in `ended` (vin, seq), in `parts` partitions, with all entries of a vehicle in one partition.
 
-    One shuffle by vehicle serves the join and later grouping, and nothing is sorted: on ten million entries the hash join takes
-    a third of the time of a sort-merge join. The keys of `few` entries are broadcast to filter the outcomes first.
+    The entries of a partition have no order. Rows are shuffled by vehicle once, for the join and for later grouping, and are not
+    sorted: on ten million entries, the hash join takes a third of the time of a sort-merge join. If `few`, the keys of the
+    entries are broadcast to filter `ended` before it is shuffled.
     """
     if few:
         ended = ended.join(sf.broadcast(entries.select(*KEYS)), KEYS, "left_semi")
-    by_vin = ended.select(*KEYS).repartition(parts, "vin").hint("shuffle_hash")
-    return entries.repartition(parts, "vin").join(by_vin, KEYS, "left_anti")
+    ended_by_vin = ended.select(*KEYS).repartition(parts, "vin").hint("shuffle_hash")
+    return entries.repartition(parts, "vin").join(ended_by_vin, KEYS, "left_anti")

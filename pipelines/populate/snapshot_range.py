@@ -1,4 +1,4 @@
-"""Rows added to a table between two of its snapshots. No Spark."""
+"""Finds and reads the rows that were added to a table between two of its snapshots. No Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,10 @@ ALL_ROWS = AlwaysTrue()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange:
-    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and the number of rows they added."""
+    """The snapshots of a table after `start`, exclusive, up to `end`, inclusive, and the number of rows that they added.
+
+    If `start` is None, the range has all snapshots up to `end`.
+    """
 
     table: Table
     start: int | None
@@ -32,11 +35,14 @@ class SnapshotRange:
     def scan(
         self, catalog: Catalog, row_filter: BooleanExpression = ALL_ROWS, columns: Iterable[str] = ("*",)
     ) -> DataScan | IncrementalAppendScan:
-        """A PyIceberg scan of the rows that these snapshots added."""
-        loaded, fields = catalog.load_table(self.table.identifier), tuple(columns)
+        """Make a PyIceberg scan of the rows that these snapshots added and that pass the filter."""
+        loaded = catalog.load_table(self.table.identifier)
+        fields = tuple(columns)
         if self.start is None:
             return loaded.scan(row_filter, fields, snapshot_id=self.end)
-        if not self.rows:  # PyIceberg rejects an incremental scan of no snapshots
+        if not self.rows:
+            # If `start` is `end`, the range has no snapshots, and PyIceberg rejects an incremental scan of it. So an ordinary
+            # scan with a filter that no row passes takes its place.
             return loaded.scan(AlwaysFalse(), fields, snapshot_id=self.end)
         return loaded.incremental_append_scan(
             from_snapshot_id_exclusive=self.start,
@@ -45,41 +51,52 @@ class SnapshotRange:
             selected_fields=fields,
         )
 
-    def most(self, catalog: Catalog, row_filter: BooleanExpression) -> int:
-        """An upper bound of the rows that pass the filter: those in files that the metadata cannot rule out."""
+    def max_rows(self, catalog: Catalog, row_filter: BooleanExpression) -> int:
+        """An upper bound of the number of added rows that pass the filter.
+
+        It is the number of rows in the files that may have such a row by their metadata. No data file is read.
+        """
         tasks: Iterable[FileScanTask] = self.scan(catalog, row_filter).plan_files()
         return sum(task.file.record_count for task in tasks)
 
     def read(self, catalog: Catalog, row_filter: BooleanExpression, columns: Iterable[str]) -> pa.Table:
-        """Read the rows that pass the filter into memory."""
+        """Read the added rows that pass the filter into memory."""
         return self.scan(catalog, row_filter, columns).to_arrow()
 
 
 def range_since(catalog: Catalog, table: Table, since: int | None) -> SnapshotRange:
-    """The rows added since the snapshot `since`; all rows if it is None or has expired."""
-    history = list(ancestors(catalog.load_table(table.identifier)))
-    start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
-    if start is not None:
-        return SnapshotRange(table, history[start].snapshot_id, history[0].snapshot_id, sum(_added(history[:start])))
-    total = properties_of(history[0]).get("total-records", "0")
-    return SnapshotRange(table, None, history[0].snapshot_id, int(total))
+    """The range from the snapshot `since` to main's newest snapshot; of all rows if `since` is None or has expired."""
+    history = list(ancestors(catalog.load_table(table.identifier)))  # newest first
+    newest = history[0]
+    newer_than_since: list[Snapshot] = []
+    for snapshot in history:
+        if snapshot.snapshot_id == since:
+            return SnapshotRange(table, since, newest.snapshot_id, sum(_added_rows(newer_than_since)))
+        newer_than_since.append(snapshot)
+    total = properties_of(newest).get("total-records", "0")
+    return SnapshotRange(table, None, newest.snapshot_id, int(total))
 
 
-def _added(snapshots: Iterable[Snapshot]) -> Iterator[int]:
+def _added_rows(snapshots: Iterable[Snapshot]) -> Iterator[int]:
     for snapshot in snapshots:
         if snapshot.summary and snapshot.summary.operation == Operation.APPEND:
             yield int(properties_of(snapshot).get("added-records", "0"))
 
 
 def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | None:
-    """The newest snapshot of main made at or before `instant`; None if there is none."""
+    """The id of the newest snapshot of main that was made at or before `instant`; None if there is none."""
     latest_ms = round(instant.timestamp() * 1000)
-    old = (s.snapshot_id for s in ancestors(catalog.load_table(table.identifier)) if s.timestamp_ms <= latest_ms)
-    return next(old, None)
+    for snapshot in ancestors(catalog.load_table(table.identifier)):  # newest first
+        if snapshot.timestamp_ms <= latest_ms:
+            return snapshot.snapshot_id
+    return None
 
 
 def newest_seqs(catalog: Catalog, segments: int | None = None, stream: Stream = Stream.TRIGGER) -> dict[int, int]:
-    """By recorder, the highest ingested seq of a stream, as of this snapshot of `ingested_segments` (None: the newest)."""
+    """The highest ingested seq of a stream, by recorder.
+
+    `segments` is the id of the snapshot of `ingested_segments` to read; None means the newest.
+    """
     of_stream = where(EqualTo, "stream", stream.value)
     scan = catalog.load_table(SEGMENTS.identifier).scan(of_stream, ("last_seq",), snapshot_id=segments)
     newest: dict[int, int] = {}

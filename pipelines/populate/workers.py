@@ -1,6 +1,7 @@
-"""Loads entries into the queues and drops ended ones, on Spark workers."""
+"""Loads entries into the queues, and lets the queues forget ended entries, on Spark workers."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -13,92 +14,106 @@ from manifold.lake.reads import TRIGGER_COLUMNS, trigger_of
 from manifold.queues import Forgotten, Loader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, error_of, reporting_errors
+from pipelines.populate.worker_errors import NAME_COLUMNS, SPOILT, TRIGGERS, Batches, error_of, reporting_errors
 
-MAX_ROWS = 2_000_000  # that a worker holds at once; a larger partition is split
+MAX_ROWS_IN_MEMORY = 2_000_000  # of a worker; a larger partition is loaded in chunks
 VEHICLE_BATCH_SIZE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 
 
-def counted(rows: DataFrame, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Run `work` on Spark workers; return its sums and its words, by column.
+def run_and_count(rows: DataFrame, work: Batches, counts: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Run `work` on Spark workers. Return the sums of the columns `counts`, and the names in the columns `NAME_COLUMNS`.
 
     Raises:
         redis.RedisError: Redis failed on a worker.
     """
-    schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
-    counts = rows.mapInArrow(reporting_errors(work, names), schema)
-    sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
-    words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
-    row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
-    assert row is not None  # an aggregation has one row
-    if row["problem"] is not None:
-        raise error_of(row["problem"])
-    return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
+    text_columns = [f"{name} string" for name in ("problem", *NAME_COLUMNS)]
+    count_columns = [f"{name} bigint" for name in counts]
+    worker_rows = rows.mapInArrow(reporting_errors(work, counts), ", ".join([*text_columns, *count_columns]))
+    names = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in NAME_COLUMNS]
+    sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in counts]
+    totals = worker_rows.agg(sf.max("problem").alias("problem"), *names, *sums).first()
+    assert totals is not None  # an aggregation has one row
+    if totals["problem"] is not None:
+        raise error_of(totals["problem"])
+    return {name: totals[name] for name in counts}, {name: totals[name].split() for name in NAME_COLUMNS}
 
 
 def loading(url: str, policy: Policy, now_ms: int) -> Batches:
-    """Make the function that loads rows into the queues, triggers first, so that no entry is there without its trigger."""
+    """Make the function that loads entries into the queues. It stores triggers first, so that no entry lacks its trigger."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        redis = connect(url)
-        loader, stored = Loader(redis, policy), set[int]()
+        loader = Loader(connect(url), policy)
+        stored_seqs = set[int]()
         for rows in _chunks(batches):
-            triggers = {seq: trigger for seq, trigger in _triggers(rows).items() if seq not in stored}
-            spoilt = loader.store_triggers(triggers)
-            stored.update(triggers)
-            done = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
-            superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
-            loader.add_outcomes(superseded)
-            counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
-            words = {SPOILT: "\n".join(done.spoilt) or None, TRIGGERS: "\n".join(spoilt) or None}
-            yield pa.RecordBatch.from_pylist([counts | words])
+            triggers = {seq: trigger for seq, trigger in _triggers(rows).items() if seq not in stored_seqs}
+            corrupt_triggers = loader.store_triggers(triggers)
+            stored_seqs.update(triggers)
+            result = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
+            loader.add_outcomes(
+                OutcomeRecord(owner, seq, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for owner, seq in result.superseded
+            )
+            row = {
+                "owners": result.owners,
+                "offered": result.offered,
+                "queued": result.queued,
+                "superseded": len(result.superseded),
+                SPOILT: "\n".join(result.spoilt) or None,
+                TRIGGERS: "\n".join(corrupt_triggers) or None,
+            }
+            yield pa.RecordBatch.from_pylist([row])
 
     return load
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield a partition as a whole, or in pieces if it is too large for that."""
-    piece: list[pa.RecordBatch] = []
+    """Yield the rows of a partition in one table; in several if there are more than `MAX_ROWS_IN_MEMORY`."""
+    chunk: list[pa.RecordBatch] = []
     for batch in batches:
-        piece.append(batch)
-        if sum(b.num_rows for b in piece) >= MAX_ROWS:
-            yield pa.Table.from_batches(piece)
-            piece = []
-    if piece:
-        yield pa.Table.from_batches(piece)
+        chunk.append(batch)
+        if sum(chunk_batch.num_rows for chunk_batch in chunk) >= MAX_ROWS_IN_MEMORY:
+            yield pa.Table.from_batches(chunk)
+            chunk = []
+    if chunk:
+        yield pa.Table.from_batches(chunk)
 
 
 def _triggers(rows: pa.Table) -> dict[int, EntryTrigger]:
-    """The trigger of each seq in the rows."""
+    """The trigger of each seq in the rows. Rows of the same seq have the same trigger."""
     distinct = rows.group_by("seq", use_threads=False).aggregate([(name, "first") for name in TRIGGER_COLUMNS])
-    found = distinct.rename_columns([name.removesuffix("_first") for name in distinct.column_names])
-    return {row["seq"]: trigger_of(row) for row in found.to_pylist()}
+    triggers = distinct.rename_columns([name.removesuffix("_first") for name in distinct.column_names])
+    return {row["seq"]: trigger_of(row) for row in triggers.to_pylist()}
 
 
 def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing is far cheaper than sorting."""
+    """Yield each vehicle with its entries, oldest first, as `Loader.offer` takes them: seqs, or seq and request id in turn.
+
+    Rows are grouped by hash, which is far cheaper than sorting them.
+    """
     lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
     grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
     for batch in grouped.to_batches(max_chunksize=VEHICLE_BATCH_SIZE):
         owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
         if with_request_id:
-            for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):
-                yield owner, [part for entry in sorted(zip(mine, requests, strict=True)) for part in entry]
+            request_ids = batch["request_id_list"].to_pylist()
+            for owner, owner_seqs, owner_request_ids in zip(owners, seqs, request_ids, strict=True):
+                entries = sorted(zip(owner_seqs, owner_request_ids, strict=True))
+                yield owner, list(chain.from_iterable(entries))
         else:
-            for owner, mine in zip(owners, seqs, strict=True):
-                yield owner, sorted(mine)
+            for owner, owner_seqs in zip(owners, seqs, strict=True):
+                yield owner, sorted(owner_seqs)
 
 
 def forget_ended(ended: DataFrame, settings: Settings) -> Forgotten:
-    """Let the queues forget these ended entries (vin, seq); return how many they forgot, and how many they kept."""
+    """Let the queues forget these ended entries (vin, seq); return the numbers of forgotten and of kept entries."""
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
         for batch in batches:
             pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
-            done = loader.forget_done(pairs)
-            yield pa.RecordBatch.from_pydict({"forgotten": [done.forgotten], "kept": [done.kept]})
+            result = loader.forget_done(pairs)
+            yield pa.RecordBatch.from_pydict({"forgotten": [result.forgotten], "kept": [result.kept]})
 
-    return Forgotten(**counted(ended, forget, Forgotten._fields)[0])
+    counts, _ = run_and_count(ended, forget, Forgotten._fields)
+    return Forgotten(**counts)

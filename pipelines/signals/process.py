@@ -1,7 +1,7 @@
 """Reprocesses raw signals by the current rules: `python -m pipelines process_signals`. No Spark.
 
-Each day is a run of its own that replaces all rows of the day. It takes effect in one commit, as an ingest does, and
-a concurrent ingest starts again. Rows are made in batches, so a day may have any size.
+Each day is reprocessed by a run of its own, which replaces all processed rows of the day. The run takes effect in one commit, as
+an ingest does; an ingest that began before that commit starts again. Rows are processed in batches, so a day may have any size.
 """
 
 import json
@@ -30,7 +30,7 @@ from pipelines.lineage import emits_lineage
 
 ROW_BATCH_SIZE = 50_000
 ONE_DAY = timedelta(days=1)
-_READ = ("device_id", "captured_at", "content_digest", "seq", "received_at", "schema_version", "correlation_id", "payload")
+_RAW_COLUMNS = ("device_id", "captured_at", "content_digest", "seq", "received_at", "schema_version", "correlation_id", "payload")
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class Processed:
 
     days: list[str] = field(default_factory=list)
     rows: int = 0
-    unread: int = 0  # of those, rows whose payload could not be opened
+    unread: int = 0  # rows, included in `rows`, whose payload could not be opened
 
     def to_json(self) -> str:
         """One line of JSON, for logs and for the process that started the job."""
@@ -58,78 +58,88 @@ def process_again(
     end: datetime | None = None,
     again: bool = False,
 ) -> Processed:
-    """Reprocess the days from `start` to `end` (None: all) with rows made by other rules, or with payloads not read.
+    """Reprocess the days that have rows processed by another version of the rules, or rows whose payload could not be opened.
 
-    With `again`, reprocess all of these days, because rules are settings, too (`signals_bounds`). Idempotent.
+    Only days that end after `start` and begin before `end` are considered; None does not limit. With `again`, reprocess each of
+    these days: the setting `signals_bounds` belongs to the rules, but a change of it does not change their version. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; finished days stay finished.
-        SettingsError: the key ring cannot be read: existing rows would be emptied.
+        ConcurrentPublish: other runs kept being published first. Days reprocessed so far stay reprocessed.
+        SettingsError: the key ring cannot be read. Without keys, reprocessing would empty existing rows.
         OSError: the key storage failed.
     """
-    done = Processed()
+    processed = Processed()
     if not has_signals(catalog):
-        return done
+        return processed
     require_ring(settings)
     processing = Processing.of(settings)
-    for day in _days(catalog, start, end):
-        rows = until_not_overtaken()(lambda day=day: _day(catalog, processing, day, now, again=again, done=done))
-        if rows is not None:
-            done.days.append(day.isoformat())
-            done.rows += rows
-            log.info("signals reprocessed", day=day.isoformat(), rows=rows, rules_version=RULES)
-    return done
+    for day in _days_with_signals(catalog, start, end):
+        counts = until_not_overtaken()(lambda day=day: _reprocess_day(catalog, processing, day, now, always=again))
+        if counts is not None:
+            processed.days.append(day.isoformat())
+            processed.rows += counts["rows"]
+            processed.unread += counts["unread"]
+            log.info("signals reprocessed", day=day.isoformat(), rows=counts["rows"], rules_version=RULES)
+    return processed
 
 
-def _days(catalog: Catalog, start: datetime | None, end: datetime | None) -> list[date]:
+def _days_with_signals(catalog: Catalog, start: datetime | None, end: datetime | None) -> list[date]:
+    """The days of raw signals that end after `start` and begin before `end`, in order."""
     loaded = catalog.load_table(XRAY_RAW.identifier)
     days = {day for task in loaded.scan().plan_files() for day in days_of(loaded, task.file)}
-    first, last = (at.astimezone(UTC) if at is not None else None for at in (start, end))
-    return sorted(
-        day for day in days if (first is None or _midnight(day) + ONE_DAY > first) and (last is None or _midnight(day) < last)
-    )
+    if start is not None:
+        days = {day for day in days if _midnight(day) + ONE_DAY > start}
+    if end is not None:
+        days = {day for day in days if _midnight(day) < end}
+    return sorted(days)
 
 
-def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, again: bool, done: Processed) -> int | None:
-    """Reprocess one day; return the number of rows, or None if there was nothing to do."""
+def _reprocess_day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, always: bool) -> dict[str, int] | None:
+    """Reprocess one day if it is stale, or `always`.
+
+    Return the numbers of `rows` and of `unread` rows, or None if the day was not reprocessed.
+    """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    if not again and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
+    if not always and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
         return None
     counts = {"rows": 0, "unread": 0}
     run = MaintenanceRun(catalog, "process", base, now)
 
-    def pieces() -> Iterator[pa.Table]:
-        counts.update(rows=0, unread=0)
-        for piece in _process_batches(catalog, processing, base[XRAY_RAW.name], day):
-            counts["rows"] += piece.num_rows
-            counts["unread"] += piece.num_rows - piece["problem"].null_count
-            yield piece
+    def processed_rows() -> Iterator[pa.Table]:
+        counts.update(rows=0, unread=0)  # a commit that is retried reads the rows again
+        for rows in _process_batches(catalog, processing, base[XRAY_RAW.name], day):
+            counts["rows"] += rows.num_rows
+            counts["unread"] += rows.num_rows - rows["problem"].null_count
+            yield rows
 
-    run.change(XRAY_PROCESSED, partial(overwrite_days, catalog, XRAY_PROCESSED, [day], pieces))
+    run.change(XRAY_PROCESSED, partial(overwrite_days, catalog, XRAY_PROCESSED, [day], processed_rows))
     run.publish(partial(append_nothing, catalog, SEGMENTS))
-    done.unread += counts["unread"]
-    return counts["rows"]
+    return counts
 
 
-def _is_stale(catalog: Catalog, at: int, day: date) -> bool:
-    stale = Or(NotEqualTo(term="rules", value=RULES), NotNull(term="problem"))
-    found = catalog.load_table(XRAY_PROCESSED.identifier).scan(And(_received_on(day), stale), ("seq",), snapshot_id=at, limit=1)
-    return bool(found.to_arrow().num_rows)
+def _is_stale(catalog: Catalog, snapshot_id: int, day: date) -> bool:
+    """Whether the day has a row processed by another version of the rules, or a row whose payload could not be opened."""
+    is_stale = Or(NotEqualTo(term="rules", value=RULES), NotNull(term="problem"))
+    table = catalog.load_table(XRAY_PROCESSED.identifier)
+    scan = table.scan(And(_received_on(day), is_stale), ("seq",), snapshot_id=snapshot_id, limit=1)
+    return bool(scan.to_arrow().num_rows)
 
 
-def _process_batches(catalog: Catalog, processing: Processing, at: int, day: date) -> Iterator[pa.Table]:
-    scan = catalog.load_table(XRAY_RAW.identifier).scan(_received_on(day), _READ, snapshot_id=at)
+def _process_batches(catalog: Catalog, processing: Processing, snapshot_id: int, day: date) -> Iterator[pa.Table]:
+    """Process the day's raw signals; yield rows of `XRAY_PROCESSED`."""
+    schema = XRAY_PROCESSED.arrow_schema
+    scan = catalog.load_table(XRAY_RAW.identifier).scan(_received_on(day), _RAW_COLUMNS, snapshot_id=snapshot_id)
     for batch in scan.to_arrow_batch_reader():
         for start in range(0, batch.num_rows, ROW_BATCH_SIZE):
-            rows = batch.slice(start, ROW_BATCH_SIZE)
-            made = processing.made_of(rows["seq"].to_pylist(), rows["payload"].to_pylist())
-            schema = XRAY_PROCESSED.arrow_schema
-            columns = [made[name] if name in made.schema.names else rows[name] for name in schema.names]
+            raw = batch.slice(start, ROW_BATCH_SIZE)
+            processed = processing.made_of(raw["seq"].to_pylist(), raw["payload"].to_pylist())
+            columns = [processed[name] if name in processed.schema.names else raw[name] for name in schema.names]
             yield pa.table(columns, names=schema.names).cast(schema)
 
 
 def _received_on(day: date) -> BooleanExpression:
-    return And(where(GreaterThanOrEqual, "received_at", _midnight(day)), where(LessThan, "received_at", _midnight(day) + ONE_DAY))
+    midnight = _midnight(day)
+    return And(where(GreaterThanOrEqual, "received_at", midnight), where(LessThan, "received_at", midnight + ONE_DAY))
 
 
 def _midnight(day: date) -> datetime:

@@ -1,8 +1,8 @@
-"""Stages of `python -m pipelines`: one per module, found by its name; the first line of its docstring is its help.
+"""Stages of `python -m pipelines`. Each module is a stage of the same name; the first line of its docstring is its help text.
 
-Each has `options(parser)`, which adds its options, and `run(settings, options)`, which returns its result as JSON. The console
-calls a function beside them. Modules import their implementation only when they run: PySpark alone takes a second, and a job
-without Spark must not wait for it.
+A module has `options(parser)`, which adds the stage's options, and `run(settings, options)`, which returns its result as JSON.
+Some have a third function, which the console calls. Modules import their implementation only when they run: importing PySpark
+takes a second, and a job without Spark must not wait for it.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import json
 from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 
-MISSING, APPROVE = "missing", "approve"  # the tasks that follow
+MISSING, APPROVE = "missing", "approve"  # ids of the tasks that may follow
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON the runs that ask, or subject and body of a question; and as `next` the task that follows."""
+    """Return JSON: the `runs` that ask for approvals, or with `--campaign` a question; and as `next` the task that follows."""
     from pipelines.campaigns.approvals import missing_approvals, question
 
     if options.campaign:

@@ -21,7 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON what the API says of the order."""
+    """Give the order, and return the API's response as JSON."""
     from manifold.contracts.errors import Permanent
     from pipelines.campaigns.orders import ORDERS, give_order
 
@@ -43,4 +43,5 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _parts(text: str) -> list[str]:
+    """Split a comma-separated list; empty parts are left out."""
     return [part.strip() for part in text.split(",") if part.strip()]

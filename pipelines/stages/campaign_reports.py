@@ -16,9 +16,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON how many campaigns were proved, and where their pages are."""
+    """Return as JSON the number of campaigns, and the address of the page that lists their proofs."""
     from pipelines.campaigns.proofs import publish_proofs
     from pipelines.catalog import await_catalog
 
-    asked = {"campaign": options.campaign.strip(), "days": options.days}
-    return json.dumps(publish_proofs(settings, await_catalog(settings), datetime.now(UTC), **asked))
+    catalog = await_catalog(settings)
+    campaign = options.campaign.strip()
+    return json.dumps(publish_proofs(settings, catalog, datetime.now(UTC), campaign=campaign, days=options.days))

@@ -8,7 +8,7 @@ from pipelines.arguments import add_run_id
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: the campaign, and who asks."""
+    """Add the options: the campaign, and the user in whose name the list is recorded."""
     add_run_id(parser, required=True)
     parser.add_argument("--campaign", required=True, help="the campaign's id")
     parser.add_argument("--by", default="", help="the user in whose name the list is recorded")
@@ -20,6 +20,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.catalog import await_catalog
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
-    catalog, name = await_catalog(settings), options.campaign.strip()
+    catalog = await_catalog(settings)
+    campaign = options.campaign.strip()
     with session(settings, "campaign_targets", meanwhile=GREAT_EXPECTATIONS) as spark:
-        return json.dumps(record_targets(settings, spark, catalog, name, by=options.by, run_id=options.run_id))
+        return json.dumps(record_targets(settings, spark, catalog, campaign, by=options.by, run_id=options.run_id))

@@ -22,19 +22,25 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return the result as JSON; a disagreement that remains fails the job."""
-    found = check_lake(settings, days=options.days, repair=options.repair)
-    if not found.agree:
-        raise Permanent(f"archive, ledger and tables disagree: {found.to_json()}; see manifold lake check, and its --repair")
-    return found.to_json()
+    """Return the result as JSON.
+
+    Raises:
+        Permanent: archive, ledger and tables disagree, and were not repaired.
+    """
+    result = check_lake(settings, days=options.days, repair=options.repair)
+    if not result.agree:
+        raise Permanent(f"archive, ledger and tables disagree: {result.to_json()}; see manifold lake check, and its --repair")
+    return result.to_json()
 
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False) -> "Checked":
-    """Compare archive, ledger and tables, of the last `days` or of all; return the findings.
+    """Compare archive, ledger and tables, of the last `days` or (None or 0) of all time; return the findings.
+
+    With `repair`, repair what disagrees, and return the findings that remain.
 
     Raises:
         LeaseHeld: a repair is needed, and another job is rewriting tables.
-        Permanent: `days` reaches back beyond the first instant.
+        Permanent: `days` reaches back beyond the year 1.
     """
     from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog
@@ -46,9 +52,9 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     except (ValueError, OverflowError) as exc:
         raise Permanent(f"--days {days:g} is not a number of days since the year 1; leave it out for the whole archive") from exc
     catalog = await_catalog(settings)
-    found = check(catalog, settings, now=now, interval=interval)
-    if found.agree or not repair:
-        return found
+    result = check(catalog, settings, now=now, interval=interval)
+    if result.agree or not repair:
+        return result
     from pipelines.ingest.lease import rewriting
     from pipelines.maintenance.repair import repair as repair_lake
     from pipelines.spark.session import GREAT_EXPECTATIONS, session

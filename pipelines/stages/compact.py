@@ -25,7 +25,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @emits_lineage("compact")
 def compact_tables(settings: Settings) -> "Compacted":
-    """Compact all tables; return what was done, by table. Spark starts only if there is work.
+    """Compact all tables, and return the results by table. Spark starts only if a table needs compaction.
 
     Raises:
         LeaseHeld: another job is rewriting tables.
@@ -35,8 +35,9 @@ def compact_tables(settings: Settings) -> "Compacted":
     from pipelines.maintenance.compact import compact, has_work
     from pipelines.spark.session import session
 
-    catalog, now = await_catalog(settings), datetime.now(UTC)
+    catalog = await_catalog(settings)
+    now = datetime.now(UTC)
     if not has_work(catalog, settings, now=now):
-        return compact(None, catalog, settings, now=now)
+        return compact(None, catalog, settings, now=now)  # without Spark, `compact` only describes the tables
     with rewriting(catalog, "compaction"), session(settings, "compact") as spark:
         return compact(spark, catalog, settings, now=now)

@@ -8,7 +8,7 @@ from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: which part of the archive, and whether stages follow."""
+    """Add the options: which interval of the archive, and whether other stages follow."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON what is new, and which stages must follow."""
+    """Return as JSON what is new in the archive, and which stages must follow."""
     from manifold.archive.flush import flush
     from pipelines.catalog import open_lake
     from pipelines.ingest.discover import discover
@@ -24,4 +24,5 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     if not options.no_flush:
         flush(settings)
     interval = interval_of(settings, options)
-    return discover(open_lake(settings), settings, now=datetime.now(UTC), interval=interval, dry_run=options.dry_run).to_json()
+    catalog = open_lake(settings)
+    return discover(catalog, settings, now=datetime.now(UTC), interval=interval, dry_run=options.dry_run).to_json()

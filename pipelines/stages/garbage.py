@@ -20,13 +20,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON what was removed, or would be."""
+    """Return as JSON what was removed, or with `--dry-run` what would be removed."""
     return collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()
 
 
 @emits_lineage("garbage", unless="dry_run")
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
-    """Collect garbage; return what was removed, or with `dry_run` would be.
+    """Collect garbage; return what was removed, or with `dry_run` what would be removed.
 
     Raises:
         LeaseHeld: another job is rewriting tables.
@@ -37,7 +37,8 @@ def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: b
     from pipelines.maintenance.garbage import collect_garbage as collect
     from pipelines.spark.session import session
 
-    catalog, now = await_catalog(settings), datetime.now(UTC)
+    catalog = await_catalog(settings)
+    now = datetime.now(UTC)
     lease = nullcontext() if dry_run else rewriting(catalog, "garbage collection")
     with lease, session(settings, "garbage") as spark:
         return collect(spark, catalog, settings, run_id=run_id or new_run_id(now), now=now, dry_run=dry_run)

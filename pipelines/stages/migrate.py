@@ -19,13 +19,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON the steps that the tables took, or would take."""
+    """Return as JSON the steps that were taken, or with `--plan` the steps that are due."""
     return migrate_lake(settings, plan=options.plan).to_json()
 
 
 @emits_lineage("migrate", unless="plan")
 def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
-    """Migrate the tables; return the steps that they took, or with `plan` would take.
+    """Migrate the tables; return the steps that were taken, or with `plan` the steps that are due.
+
+    Before each step, `say` is called with a text that names it.
 
     Raises:
         LeaseHeld: another job is rewriting tables.

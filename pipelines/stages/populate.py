@@ -1,4 +1,4 @@
-"""Offer the lake's pending entries that were not enqueued directly to the queues."""
+"""Offer the queues the lake's pending entries that the API has not enqueued directly."""
 
 import argparse
 from datetime import UTC, datetime
@@ -18,20 +18,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return the counts as JSON. Queues that are not loaded are left alone.
+    """Return the counts as JSON. Queues that were never loaded, or were lost, stay as they are.
 
     Raises:
-        Permanent: something is missing from the queues. The failed task alerts an operator, because nothing else fills them.
+        Permanent: entries are missing from the queues. No later run adds them, so the failed task alerts an operator.
     """
     del options
-    done = populate_queues(settings)
-    if done.problem:
-        raise Permanent(done.problem)
-    return done.to_json()
+    populated = populate_queues(settings)
+    if populated.problem:
+        raise Permanent(populated.problem)
+    return populated.to_json()
 
 
 def populate_queues(settings: Settings) -> "Populated":
-    """Offer pending entries to the queues; return the counts. Queues that are not loaded are left alone: the result says so."""
+    """Offer pending entries to the queues; return the counts. If the queues are not loaded, the result's `problem` says so."""
     from pipelines.catalog import open_lake
     from pipelines.populate.load import populate
     from pipelines.spark.session import session

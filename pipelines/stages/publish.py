@@ -1,6 +1,6 @@
 """Publish a run that has passed its audit. No Spark, unless another run was published first: then this one is redone.
 
-It is also redone if there is no audit result for its branches: an earlier attempt to redo it was killed.
+The run is also redone if its branches have no audit result, because an earlier attempt to redo it was killed.
 """
 
 import argparse
@@ -24,9 +24,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return whether the run was published (false if it had nothing to publish), and whether populate must follow.
+    """Publish the run.
 
-    A run that is published has been audited, so the trend charts are drawn here.
+    Return as JSON whether it was published (false if it had no rows to publish), and as `next` the stages that must follow.
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit_result import may_be_published, passed_already
@@ -46,25 +46,29 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         emit_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")
-        _do_again(catalog, settings, run_id)
+        _redo_run(catalog, settings, run_id)
         published = True
     now = datetime.now(UTC)
-    draw_trends(settings, now=now)
+    draw_trends(settings, now=now)  # the run has been audited, so its audit is in the charts
     following = [POPULATE] if queues_lag(catalog, settings, now) else []
     return json.dumps({"run_id": run_id, "published": published, "next": following})
 
 
-def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
-    """Redo the run, with the same segments."""
+def _redo_run(catalog: "Catalog", settings: Settings, run_id: str) -> None:
+    """Ingest, audit and publish the run again, with the same segments.
+
+    Raises:
+        Permanent: the run's segments are not recorded, because a retry was killed.
+    """
     from manifold.archive.store import Archive
     from pipelines.ingest.chunks import ingest_audit_publish
     from pipelines.ingest.ledger import segments_of
     from pipelines.ingest.run import Run
     from pipelines.spark.session import session
 
-    mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
-    if not mine:  # killed before it had recorded its segments
+    segments = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
+    if not segments:
         raise Permanent(f"a retry of run {run_id} was interrupted before it recorded its segments: clear its task `ingest`")
 
     with session(settings, "publish") as spark:
-        ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), mine))
+        ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), segments))

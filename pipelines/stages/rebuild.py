@@ -14,10 +14,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON what was ingested, and how much was queued."""
+    """Return as JSON the counts of the ingest and of the populate.
+
+    Raises:
+        Permanent: entries are missing from the queues.
+    """
     from pipelines.ingest.run_all import rebuild
 
-    done = rebuild(settings, flush_first=not options.no_flush)
-    if done.populated and done.populated.problem:
-        raise Permanent(done.populated.problem)
-    return done.to_json()
+    result = rebuild(settings, flush_first=not options.no_flush)
+    if result.populated and result.populated.problem:
+        raise Permanent(result.populated.problem)
+    return result.to_json()

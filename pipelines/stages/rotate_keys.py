@@ -18,19 +18,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON how many keys were rewrapped, and which the ring cannot unwrap."""
+    """Return as JSON the number of keys that were rewrapped, and the keys that the ring cannot unwrap."""
     del options
-    wrapped, gone = rotate_keys(settings)
-    return json.dumps({"wrapped": wrapped, "gone": gone})
+    wrapped, unreadable = rotate_keys(settings)
+    return json.dumps({"wrapped": wrapped, "gone": unreadable})
 
 
 @emits_lineage("rotate_keys", reads=["keys"], writes=["keys"])
 def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
-    """Rewrap the day keys; return how many, and those that the ring cannot unwrap."""
+    """Rewrap the day keys; return the number of rewrapped keys, and the names of the keys that the ring cannot unwrap."""
     from manifold.lake.day_keys import DayKeys
 
-    wrapped, gone = DayKeys.of(settings).rotate()
-    if gone:
-        log.warning("key ring cannot unwrap these keys; data sealed under them is unreadable", keys=gone)
-    log.info("keys rotated", wrapped=wrapped, gone=len(gone))
-    return wrapped, gone
+    wrapped, unreadable = DayKeys.of(settings).rotate()
+    if unreadable:
+        log.warning("key ring cannot unwrap these keys; data sealed under them is unreadable", keys=unreadable)
+    log.info("keys rotated", wrapped=wrapped, gone=len(unreadable))
+    return wrapped, unreadable

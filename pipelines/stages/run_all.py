@@ -7,7 +7,7 @@ from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: which part of the archive."""
+    """Add the options: which interval of the archive."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)

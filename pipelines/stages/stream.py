@@ -7,7 +7,7 @@ from pipelines.arguments import add_run_id
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: when to end; without any, on SIGTERM or SIGINT."""
+    """Add the options: when to end. Without them, only SIGTERM or SIGINT ends the stream."""
     add_run_id(parser)
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is new")
     parser.add_argument("--for-seconds", type=float, help="end after this long")

@@ -18,12 +18,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Return as JSON the differences between queues and lake, and how many were repaired."""
+    """Return as JSON the differences between queues and lake, and the number of repaired differences."""
     return verify_queues(settings, repair=options.repair).to_json()
 
 
 def verify_queues(settings: Settings, *, repair: bool = False) -> "Verified":
-    """Compare queues and lake; return the differences, and how many were repaired."""
+    """Compare the queues with the lake; return the differences, and the number of repaired differences."""
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.verify import verify
     from pipelines.spark.session import session

@@ -1,7 +1,8 @@
 """Streaming ingest: micro-batches over the archive, into the same tables, with the same transformations and the same commit.
 
-A micro-batch is a run of the batch ingest over named segments, and its run id derives from them. Whatever Spark repeats after
-a crash, and whatever a batch ingest takes in the meantime, a segment is ingested once: `ingested_segments` decides, for both.
+A micro-batch is a run of the batch ingest over a list of segments, and its run id derives from the list. Spark may repeat a
+micro-batch after a crash, and a batch ingest may run at the same time; still, each segment is ingested once, because both look it
+up in `ingested_segments`.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from manifold.runtime.http import serve_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.chunks import ingest_audit_publish
-from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.run import Run
 from pipelines.ingest.trends import draw_trends
 from pipelines.maintenance.ledger_pack import pack_ledger
 from pipelines.maintenance.snapshots import expire_by_count
@@ -38,9 +39,9 @@ from pipelines.spark.connect import is_connect
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
-TRENDS = timedelta(minutes=5)  # between redraws of the trend charts
+TRENDS_INTERVAL = timedelta(minutes=5)  # between redraws of the trend charts
 EXPIRE_INTERVAL = timedelta(hours=1)  # between expirations of old snapshots
-LOOK_S = 0.2  # between checks whether to stop
+STOP_CHECK_INTERVAL_S = 0.2
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments ingested")
 ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
@@ -66,101 +67,110 @@ class Streamed:
 
 
 class Streaming:
-    """The stream. `run` returns when it is stopped or, with `until_idle`, when nothing is left to ingest.
+    """The streaming query and its counts.
 
-    The checkpoint is in `<home>/stream`. It may be lost: segments in the lake are not ingested again.
+    Spark's checkpoint is in `<home>/stream`. Losing the checkpoint does no harm: segments in the lake are not ingested again.
     """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings) -> None:
-        self._spark, self._catalog, self._settings = spark, catalog, settings
-        self._at_work = threading.Lock()
+        self._spark = spark
+        self._catalog = catalog
+        self._settings = settings
+        self._batch_lock = threading.Lock()  # held while a micro-batch is processed
         self._stopping = threading.Event()
-        self._problem: Exception | None = None  # why the last micro-batch failed
+        self._batch_error: Exception | None = None  # why the last micro-batch failed
         self._streamed = Streamed()
-        self._tidied_at = self._drawn_at = datetime.min.replace(tzinfo=UTC)
+        self._maintained_at = datetime.min.replace(tzinfo=UTC)
+        self._trends_drawn_at = datetime.min.replace(tzinfo=UTC)
 
     def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
-        """Ingest new segments until stopped.
+        """Ingest new segments until `stop` is set or, with `until_idle`, until the archive has no new segment. Return the totals.
 
         Raises:
-            ManifoldError, redis.RedisError: a micro-batch failed, for example its audit; the next start retries it.
-            Retryable: the stream failed otherwise.
+            ManifoldError, redis.RedisError: a micro-batch failed, for example its audit. The next start retries the micro-batch.
+            Retryable: the stream failed for another reason.
         """
         ensure_tables(self._catalog)
         self._spark.dataSource.register(source_of(self._settings))
         if not until_idle:
-            self._query(stop, processingTime=f"{self._settings.stream_seconds} seconds")
+            self._run_query(stop, processingTime=f"{self._settings.stream_seconds} seconds")
             return self._streamed
-        before = -1
-        while before < self._streamed.batches and not stop.is_set():
-            before = self._streamed.batches
-            self._query(stop, availableNow=True)  # of the segments at its start, at most one micro-batch
+        is_idle = False
+        while not is_idle and not stop.is_set():
+            batches_before = self._streamed.batches
+            self._run_query(stop, availableNow=True)  # ingests at most one micro-batch of the segments that are new at its start
+            is_idle = self._streamed.batches == batches_before
         return self._streamed
 
-    def _query(self, stop: threading.Event, **trigger: Any) -> None:
-        """Run one query until it ends by itself or `stop` is set."""
-        writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._take)
+    def _run_query(self, stop: threading.Event, **trigger: Any) -> None:
+        """Run one query until it ends by itself or `stop` is set. `trigger` is passed to Spark's `DataStreamWriter.trigger`."""
+        writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._process_batch)
         query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**trigger).start()
         while not stop.is_set() and query.isActive:
-            stop.wait(LOOK_S)
+            stop.wait(STOP_CHECK_INTERVAL_S)
         if stop.is_set():
             self._stopping.set()
-            with self._at_work:  # let the current micro-batch finish; one that begins now does nothing
+            with self._batch_lock:  # wait for the current micro-batch; `_process_batch` skips the next, because of `_stopping`
                 pass
             query.stop()
-        failure = query.exception()
-        if isinstance(self._problem, ManifoldError | RedisError):
-            raise self._problem
-        if failure is not None:
-            raise Retryable(f"the stream failed; the next start resumes it: {self._problem or failure}") from failure
+        query_error = query.exception()
+        if isinstance(self._batch_error, ManifoldError | RedisError):
+            raise self._batch_error
+        if query_error is not None:
+            raise Retryable(f"the stream failed; the next start resumes it: {self._batch_error or query_error}") from query_error
 
-    def _take(self, rows: DataFrame, batch: int) -> None:
-        """Process one micro-batch."""
+    def _process_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Ingest the segments of one micro-batch, of which `rows` has one each, and do the maintenance that is due."""
         segments = [segment_of(*row) for row in rows.collect()]
         if not segments:
             return
         began = datetime.now(UTC)
-        with self._at_work, BATCH_SECONDS.time():
-            if self._stopping.is_set():  # they are not in the lake, so they are offered again
+        with self._batch_lock, BATCH_SECONDS.time():
+            if self._stopping.is_set():  # the segments stay out of the lake, so the next start offers them again
                 return
             try:
-                written = self._ingest(segments, began)
-            except Exception as exc:  # Spark reports it only in its own words
-                self._problem = exc
+                rows_by_table = self._ingest(segments, began)
+            except Exception as exc:  # kept for `_run_query`, because Spark wraps it in a StreamingQueryException
+                self._batch_error = exc
                 raise
             self._maintain(began)
-            if began - self._drawn_at >= TRENDS:
-                self._drawn_at = began
+            if began - self._trends_drawn_at >= TRENDS_INTERVAL:
+                self._trends_drawn_at = began
                 draw_trends(self._settings, now=began)
-        rows_written = sum(written.written.values())
-        self._note(segments, written.written)
-        lag_s = (datetime.now(UTC) - max(s.began_at or s.modified_at for s in segments)).total_seconds()
+        self._count(segments, rows_by_table)
+        newest = max(segment.began_at or segment.modified_at for segment in segments)
+        lag_s = (datetime.now(UTC) - newest).total_seconds()
         LAG_SECONDS.set(lag_s)
-        log.info("micro-batch published", batch=batch, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
+        rows_written = sum(rows_by_table.values())
+        log.info("micro-batch published", batch=batch_id, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
 
-    def _ingest(self, segments: list[Segment], now: datetime) -> Ingested:
-        run_id, settings = run_id_of(segments), self._settings
-        written, _, _ = ingest_audit_publish(Run(self._spark, self._catalog, settings, run_id, now, segments))
-        populate(self._spark, self._catalog, settings, now=now)
-        return written
+    def _ingest(self, segments: list[Segment], now: datetime) -> dict[str, int]:
+        """Ingest the segments and populate the queues; return the number of rows written, by table."""
+        run = Run(self._spark, self._catalog, self._settings, run_id_of(segments), now, segments)
+        ingested, _, _ = ingest_audit_publish(run)
+        populate(self._spark, self._catalog, self._settings, now=now)
+        return ingested.written
 
     def _maintain(self, now: datetime) -> None:
-        """Pack the ledger and expire snapshots, hourly: garbage is collected once a night, after a thousand micro-batches."""
-        if now - self._tidied_at < EXPIRE_INTERVAL:
+        """Pack the ledger and expire snapshots, once an hour.
+
+        The nightly garbage collection alone would be too rare: a stream makes a thousand micro-batches, and snapshots, a day.
+        """
+        if now - self._maintained_at < EXPIRE_INTERVAL:
             return
-        self._tidied_at = now
+        self._maintained_at = now
         try:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
-        except Exception as exc:  # noqa: BLE001  # the batch is published; the next hour, or the night, retries
+        except Exception as exc:  # noqa: BLE001  # must not fail the published micro-batch; the next hour or garbage collection retries
             log.warning("snapshot expiry failed; the next hour retries", reason=str(exc))
 
-    def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
+    def _count(self, segments: list[Segment], rows_by_table: dict[str, int]) -> None:
         self._streamed.batches += 1
         self._streamed.segments += len(segments)
-        self._streamed.rows += sum(written.values())
+        self._streamed.rows += sum(rows_by_table.values())
         SEGMENTS.inc(len(segments))
-        for table, rows in written.items():
+        for table, rows in rows_by_table.items():
             ROWS.labels(table).inc(rows)
 
 
@@ -170,41 +180,46 @@ def checkpoint_of(settings: Settings) -> Path:
 
 
 def run_id_of(segments: list[Segment]) -> str:
-    """The id of the run over these segments: the same whenever they are offered again."""
-    return f"stream_{hashlib.sha256(chr(10).join(s.path for s in segments).encode()).hexdigest()[:16]}"
+    """The id of the run over these segments. It derives from their paths, so a repeated micro-batch has the same id."""
+    paths = "\n".join(segment.path for segment in segments)
+    return f"stream_{hashlib.sha256(paths.encode()).hexdigest()[:16]}"
 
 
 @contextmanager
 def stopping_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set during the block."""
+    """Yield an event that SIGTERM and SIGINT set during the block. The previous handlers are restored after it."""
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous_handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None = None) -> Streamed:
-    """Stream until SIGTERM or SIGINT; `until_idle`: until nothing is new; `for_s`: at most that long.
+    """Run the stream until SIGTERM or SIGINT, and return its totals.
+
+    With `until_idle`, the stream also ends when the archive has no new segment; with `for_s`, after that many seconds.
 
     Raises:
-        Retryable: a micro-batch failed; the next start retries it.
-        Permanent: `stream_port` cannot be used, or Spark is a Spark Connect server.
+        Retryable: a micro-batch failed. The next start retries the micro-batch.
+        Permanent: `stream_port` cannot be used, or `spark_master` names a Spark Connect server.
     """
-    if is_connect(settings):  # there, `foreachBatch` runs in a process of the server, without this one's catalog and metrics
+    # Spark Connect would run `foreachBatch` in a process of the server, which lacks this process's catalog and metrics.
+    if is_connect(settings):
         raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
-    catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
+    catalog = await_catalog(settings)
     export_expiry(settings)
+    token = settings.http_token.get_secret_value()
     metrics = serve_metrics(settings.host, settings.stream_port, token=token, tls_files=settings.http_tls_files)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
-        limit = threading.Timer(for_s, stop.set) if for_s is not None else None
-        if limit is not None:
-            limit.daemon = True
-            limit.start()
+        timer = threading.Timer(for_s, stop.set) if for_s is not None else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
         try:
             return Streaming(spark, catalog, settings).run(stop, until_idle=until_idle)
         finally:
-            if limit is not None:
-                limit.cancel()
+            if timer is not None:
+                timer.cancel()

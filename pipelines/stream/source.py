@@ -19,8 +19,8 @@ from pipelines.ingest.ledger import new_segments
 
 FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"
-RECENT = timedelta(days=1)  # where new segments usually are; the whole archive is listed every `FULL_LISTING_EVERY`
-FULL_LISTING_EVERY = timedelta(hours=1)
+RECENT = timedelta(days=1)  # age up to which segments are looked for each time
+FULL_LISTING_EVERY = timedelta(hours=1)  # between listings of the whole archive, which find segments that arrived late
 NO_SEGMENTS = "[]"
 
 
@@ -31,8 +31,8 @@ class Paths(InputPartition):
 class NewSegments(DataSourceStreamReader):
     """Offers segments of the archive that are not in the lake, oldest first, at most `stream_max_segments` at a time.
 
-    An offset is the micro-batch itself: its segments as JSON. Spark checkpoints it before the work begins, so a restart repeats
-    the same batch.
+    An offset is the list of a micro-batch's segments, as JSON. Spark checkpoints the offset before the micro-batch begins, so
+    a restart repeats the same micro-batch.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,34 +45,36 @@ class NewSegments(DataSourceStreamReader):
         return {"segments": NO_SEGMENTS}
 
     def latestOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
-        """The next micro-batch; the previous one again while nothing is new."""
-        new = self._new(datetime.now(UTC))
+        """The next micro-batch, or the previous micro-batch while the archive has no new segment."""
+        new = self._new_segments(datetime.now(UTC))
         if new:
-            rows = [(s.path, s.stream.value, s.size, s.modified_at.isoformat()) for s in new]
+            rows = [(segment.path, segment.stream.value, segment.size, segment.modified_at.isoformat()) for segment in new]
             self.last = orjson.dumps(rows).decode()
         return {"segments": self.last}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """One partition, because a list of paths is small."""
+        """Read all segments in one partition, because a list of paths is small."""
         return [] if start == end else [Paths(end["segments"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the segments' rows."""
+        """Yield one row of `SCHEMA` for each segment."""
         yield from (tuple(row) for row in orjson.loads(partition.value))
 
-    def _new(self, now: datetime) -> list[Segment]:
-        lists_all = now - self.listed_all_at > FULL_LISTING_EVERY
-        part = None if lists_all else Interval(now - RECENT, now + AHEAD)
+    def _new_segments(self, now: datetime) -> list[Segment]:
+        """The segments of the next micro-batch, limited by `stream_max_segments` and `ingest_max_bytes`."""
         settings = self.settings
-        found = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), part)
-        most = list(islice(found, settings.stream_max_segments + 1))
-        if lists_all and len(most) <= settings.stream_max_segments:
+        lists_all = now - self.listed_all_at > FULL_LISTING_EVERY
+        interval = None if lists_all else Interval(now - RECENT, now + AHEAD)
+        new = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), interval)
+        max_segments = settings.stream_max_segments
+        first_segments = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
+        if lists_all and len(first_segments) <= max_segments:
             self.listed_all_at = now
-        return next(in_chunks(most[: settings.stream_max_segments], settings.ingest_max_bytes), [])
+        return next(in_chunks(first_segments[:max_segments], settings.ingest_max_bytes), [])
 
 
 def source_of(settings: Settings) -> type[DataSource]:
-    """Make the data source class for these settings: Spark creates the instances, and could pass options only as text."""
+    """Make a data source class bound to these settings. Spark creates its instances, and could pass them options only as text."""
 
     class Segments(DataSource):
         @classmethod
@@ -90,5 +92,5 @@ def source_of(settings: Settings) -> type[DataSource]:
 
 
 def segment_of(path: str, stream: str, size: int, modified_at: str) -> Segment:
-    """A segment from its row."""
+    """The segment that a row of `SCHEMA` describes."""
     return Segment(path, Stream(stream), size, datetime.fromisoformat(modified_at))
