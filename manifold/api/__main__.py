@@ -12,7 +12,7 @@ GC_OBJECTS = 20_000  # allocations between two garbage collections
 async def _serve(settings: Settings) -> None:
     from manifold.api._server import serve
 
-    # Modules loaded so far are permanent; scanning them in each collection would delay answers.
+    # The objects of loaded modules are permanent. Scanning them in each collection would delay responses.
     gc.freeze()
     gc.set_threshold(GC_OBJECTS, 20, 50)
     await serve(settings)

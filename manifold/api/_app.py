@@ -32,10 +32,10 @@ DOCUMENT, DOCS = f"{PREFIX}/openapi.json", f"{PREFIX}/docs"
 
 
 def application(settings: Settings) -> Any:
-    """Build the ASGI application. Sources are opened on startup, and may become available later.
+    """Build the ASGI application. It starts even if Redis or the lake is unavailable at that time.
 
     Raises:
-        Permanent: the file of named tokens cannot be read, or a line of it is wrong.
+        Permanent: the file of named tokens cannot be read, or has an invalid line.
     """
     callers = Callers.of(settings)
     sources = Sources(settings)
@@ -45,7 +45,7 @@ def application(settings: Settings) -> Any:
         async with sources.open():
             yield
 
-    # FastAPI's own pages load scripts from a CDN; `_docs_page` needs none.
+    # FastAPI's own documentation pages load scripts from a CDN, so they are replaced by `_docs_page`, which needs none.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
     for routes in (
         vehicle_routes,
@@ -59,7 +59,7 @@ def application(settings: Settings) -> Any:
     ):
         dependencies = [Depends(no_others), Depends(needs(Right.READ))]
         app.include_router(routes(sources), prefix=PREFIX, dependencies=dependencies)
-    for routes in (ecq_routes, campaign_order_routes):  # each route says which right it needs
+    for routes in (ecq_routes, campaign_order_routes):  # here each route declares the right that it needs
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _add_service_routes(app, sources)
     register_problem_handlers(app)
@@ -73,10 +73,10 @@ def _add_service_routes(app: FastAPI, sources: Sources) -> None:
 
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(request: Request) -> Response:
-        now = await sources.health()
-        # Details only for callers with a valid token.
-        details = now.details if request.state.caller is not None else {}
-        return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
+        health = await sources.health()
+        has_valid_token = request.state.caller is not None
+        details = health.details if has_valid_token else {}
+        return JSONResponse({"healthy": health.healthy, **details}, 200 if health.healthy else 503)
 
     @app.get(ALIVE, include_in_schema=False)
     async def livez() -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""Who calls: named tokens with rights from a secret file, beside the one token of all services."""
+"""Identifies callers by their tokens: named tokens with rights from a secret file, and the token that all services share."""
 
 import hashlib
 import hmac
@@ -18,9 +18,9 @@ from manifold.runtime.http import has_token
 from manifold.settings import Settings
 
 _NAME, _SHA256 = re.compile(r"[A-Za-z0-9._@-]{1,64}"), re.compile(r"[0-9a-f]{64}")
-_UNREADABLE = (0, 0, 0)  # version of a file that cannot be read
-_OF_NOTHING = hashlib.sha256(b"").hexdigest()
-_FORM = "write <name>:<SHA-256 of the token, 64 lower-case hexadecimal digits>:<rights>"
+_UNREADABLE = (0, 0, 0)  # the version that stands for a file that cannot be read
+_SHA256_OF_EMPTY_TOKEN = hashlib.sha256(b"").hexdigest()
+_LINE_REMEDY = "write <name>:<SHA-256 of the token, 64 lower-case hexadecimal digits>:<rights>"
 
 log = structlog.get_logger(__name__)
 
@@ -29,40 +29,42 @@ class Right(StrEnum):
     """What a caller may do."""
 
     READ = "read"
-    PROPOSE = "propose"  # propose and amend
-    APPROVE = "approve"  # let a campaign go on: approve, refuse, pass, resume, retry
-    BRAKE = "brake"  # stop it: pause, cancel
-    DELEGATE = "delegate"  # order for its own users, whom the header On-Behalf-Of names
+    PROPOSE = "propose"  # propose and amend campaigns
+    APPROVE = "approve"  # decide whether a campaign continues: approve, refuse, pass, resume, retry
+    BRAKE = "brake"  # stop a campaign: pause, cancel
+    DELEGATE = "delegate"  # give orders for a user of the caller, whom the header On-Behalf-Of names
     REWIND = "rewind"  # rewind a compacted queue
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; `name` is empty for the token of all services, and for no token where none is needed."""
+    """The sender of a request."""
 
-    name: str
+    name: str  # the name of the token; empty for the shared token, and without a token where none is required
     rights: frozenset[Right]
 
 
 NAMELESS = Caller("", frozenset({Right.READ, Right.REWIND}))
-_Tokens = tuple[tuple[bytes, Caller], ...]  # SHA-256 of the token as hex, and whose it is
+_Tokens = tuple[tuple[bytes, Caller], ...]  # for each token, its SHA-256 in hexadecimal and its caller
 
 
 @dataclass(slots=True)
 class Callers:
-    """Identifies callers by the tokens that they send. The file is read again when it changes."""
+    """Identifies callers by the tokens that they send. The file of named tokens is read again when it changes."""
 
-    token: str  # of all services; empty: not needed
-    file: Path | None = None
+    token: str  # the token that all services share; empty: none is required
+    file: Path | None = None  # the file of named tokens
     _tokens: _Tokens = field(default=(), init=False)
-    _version: tuple[int, int, int] | None = field(default=None, init=False)  # of the file when it was read
+    _version: tuple[int, int, int] | None = field(
+        default=None, init=False
+    )  # mtime (ns), inode and size of the file that was read
 
     @classmethod
     def of(cls, settings: Settings) -> "Callers":
-        """The callers that the settings name.
+        """Return the callers that the settings configure.
 
         Raises:
-            Permanent: the file of named tokens cannot be read, or a line of it is wrong.
+            Permanent: the file of named tokens cannot be read, or has an invalid line.
         """
         callers = cls(settings.http_token.get_secret_value(), _file_of(settings))
         if problems := callers._reload():
@@ -70,21 +72,27 @@ class Callers:
         return callers
 
     def identify(self, authorization: str) -> Caller | None:
-        """The caller who sends this Authorization header; None if it gives no access. Takes the same time for every token."""
+        """Return the caller with this Authorization header, or None if the header gives no access.
+
+        The call takes the same time for every token, so that its duration reveals nothing about valid tokens.
+        """
         for problem in self._reload():
             log.error("the file of named tokens is wrong; the token is not valid", problem=problem)
-        scheme, _, given = authorization.partition(" ")
-        digest = hashlib.sha256(given.strip().encode(errors="surrogateescape")).hexdigest().encode()
-        found = None
+        scheme, _, token = authorization.partition(" ")
+        token_sha256 = hashlib.sha256(token.strip().encode(errors="surrogateescape")).hexdigest().encode()
+        named_caller = None
         for sha256, caller in self._tokens:
-            if hmac.compare_digest(sha256, digest):
-                found = caller
-        if found is not None and scheme.lower() == "bearer":
-            return found
+            if hmac.compare_digest(sha256, token_sha256):
+                named_caller = caller
+        if named_caller is not None and scheme.lower() == "bearer":
+            return named_caller
         return NAMELESS if has_token(authorization, self.token) else None
 
     def _reload(self) -> list[str]:
-        """Read the file if it has changed; return what is wrong with it. A wrong line adds no token; the other lines do."""
+        """Read the file of named tokens if it has changed, and return its problems.
+
+        An invalid line is skipped. If the file cannot be read, no named token is valid, and that problem is returned only once.
+        """
         if self.file is None:
             return []
         try:
@@ -94,39 +102,46 @@ class Callers:
                 return []
             lines = self.file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as exc:
-            is_news, self._tokens, self._version = self._version != _UNREADABLE, (), _UNREADABLE
-            return [f"{self.file} cannot be read ({getattr(exc, 'strerror', None) or exc}); name a text file"] if is_news else []
-        self._version, problems, tokens = version, [], []
+            is_reported = self._version == _UNREADABLE
+            self._tokens = ()
+            self._version = _UNREADABLE
+            if is_reported:
+                return []
+            return [f"{self.file} cannot be read ({getattr(exc, 'strerror', None) or exc}); name a text file"]
+        self._version = version
+        problems: list[str] = []
+        tokens: list[tuple[bytes, Caller]] = []
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
-            read = _token(line.strip())
-            if isinstance(read, str):
-                problems.append(f"line {number} of {self.file}: {read}")
+            parsed = _parse_line(line.strip())
+            if isinstance(parsed, str):
+                problems.append(f"line {number} of {self.file}: {parsed}")
             else:
-                tokens.append(read)
+                tokens.append(parsed)
         self._tokens = tuple(tokens)
         return problems
 
 
 def _file_of(settings: Settings) -> Path | None:
+    """Return the file of named tokens: the one in the settings, else the generated one if it exists."""
     if settings.api_tokens_file:
         return Path(settings.api_tokens_file)
     generated = secret_files.folder(settings.home) / secret_files.API_TOKENS
     return generated if generated.exists() else None
 
 
-def _token(line: str) -> tuple[bytes, Caller] | str:
-    """The token of a line, or what is wrong with it, which shows nothing that may be a secret."""
+def _parse_line(line: str) -> tuple[bytes, Caller] | str:
+    """Return the digest and caller in a line, or the problem of the line. A problem quotes nothing that may be a secret."""
     parts = line.split(":")
     if len(parts) != len(("name", "digest", "rights")):
-        return f"it has {len(parts)} parts; {_FORM}"
-    name, sha256, words = parts
-    rights = words.replace(" ", "").split(",")
+        return f"it has {len(parts)} parts; {_LINE_REMEDY}"
+    name, sha256, rights_text = parts
+    rights = rights_text.replace(" ", "").split(",")
     if not _NAME.fullmatch(name):
-        return f"name {name[:64]!r} must be 1 to 64 letters, digits and . _ @ -; {_FORM}"
-    if not _SHA256.fullmatch(sha256) or sha256 == _OF_NOTHING:
-        return f"the digest of {name} is none; {_FORM}"
+        return f"name {name[:64]!r} must be 1 to 64 letters, digits and . _ @ -; {_LINE_REMEDY}"
+    if not _SHA256.fullmatch(sha256) or sha256 == _SHA256_OF_EMPTY_TOKEN:
+        return f"the digest of {name} is none; {_LINE_REMEDY}"
     unknown = [right for right in rights if right not in set(Right)]
     if unknown:
         return f"right {unknown[0][:64]!r} of {name} must be one of {', '.join(Right)}"
@@ -139,10 +154,10 @@ OnBehalfOf = Annotated[
 
 
 def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
-    """Return a dependency that gives the caller, and refuses those without this right.
+    """Return a FastAPI dependency that returns the caller, and refuses callers without this right.
 
-    If `On-Behalf-Of` names a user, the caller's name becomes `<token>/<user>`, for example `airflow/anna`; that needs the right
-    `delegate`.
+    If the header `On-Behalf-Of` names a user, the caller needs the right `delegate`, and the returned name is `<token>/<user>`,
+    for example `airflow/anna`.
     """
 
     async def caller_with_right(request: Request, on_behalf_of: OnBehalfOf = "") -> Caller:
@@ -151,8 +166,10 @@ def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
             raise HTTPException(403, "the header On-Behalf-Of needs a named token with the right delegate; leave it out")
         if right in caller.rights:
             return Caller(f"{caller.name}/{on_behalf_of}", caller.rights) if on_behalf_of else caller
-        only = f"the token of {caller.name} has only {', '.join(sorted(caller.rights))}"
-        who = only if caller.name else "the token sent, if any, has no name"
-        raise HTTPException(403, f"this needs a named token with the right {right}; {who}. See MANIFOLD_API_TOKENS_FILE")
+        if caller.name:
+            reason = f"the token of {caller.name} has only {', '.join(sorted(caller.rights))}"
+        else:
+            reason = "the token sent, if any, has no name"
+        raise HTTPException(403, f"this needs a named token with the right {right}; {reason}. See MANIFOLD_API_TOKENS_FILE")
 
     return caller_with_right

@@ -1,4 +1,4 @@
-"""The state of campaigns on record, kept current while the API runs."""
+"""The folded state of the recorded campaigns, updated on each request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,64 +13,71 @@ from manifold.settings import Settings
 
 
 class Campaigns:
-    """All campaigns but those that ended before the retention of entries: nothing can change in them, and they are read by name.
+    """The recorded campaigns.
 
-    Requests that come during a read share the next one.
+    Campaigns that ended before the retention of entries are not kept in memory, because nothing can change in them; `one` reads
+    them on request. Requests that arrive while the record is being read share the next read.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.kept_ms = Policy.of(settings).retention_ms  # after the end of a campaign
-        self._settings, self._record = settings, CampaignRecord(settings, over_since=self._since())
-        self._reading_old = asyncio.Lock()
-        self._within_s = settings.api_timeout_seconds
+        self.kept_ms = Policy.of(settings).retention_ms  # how long a campaign is kept in memory after its end
+        self._settings = settings
+        self._record = CampaignRecord(settings, over_since=self._oldest_kept_seq())
+        self._timeout_s = settings.api_timeout_seconds
         self._campaigns: dict[str, Campaign] = {}
-        self._reading = asyncio.Lock()
-        self._next: asyncio.Task[None] | None = None  # a read that has not begun, which new requests share
+        self._read_lock = asyncio.Lock()
+        self._old_read_lock = asyncio.Lock()
+        self._next_read: asyncio.Task[None] | None = None  # a read that has not begun, which new requests share
 
     async def all(self) -> Mapping[str, Campaign]:
-        """The campaigns by id, with everything that was on record when this was called.
+        """Return the campaigns in memory by id, including everything that was on record when this method was called.
 
         Raises:
-            Retryable: the record cannot be read, or not in time.
+            Retryable: the record cannot be read, or the read takes too long.
         """
-        if self._next is None:
-            self._next = asyncio.create_task(self._read(), name="api.campaigns")
-            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())  # whether or not anybody waits
-        read = self._next
-        done, _ = await asyncio.wait((read,), timeout=self._within_s)
+        if self._next_read is None:
+            self._next_read = asyncio.create_task(self._read(), name="api.campaigns")
+            # Retrieve the exception even if no request waits any more, so that asyncio does not warn.
+            self._next_read.add_done_callback(lambda task: task.cancelled() or task.exception())
+        read = self._next_read
+        done, _ = await asyncio.wait((read,), timeout=self._timeout_s)
         if not done:
-            raise Retryable(f"the record of campaigns was not read within {self._within_s:g} s; ask again")
+            raise Retryable(f"the record of campaigns was not read within {self._timeout_s:g} s; ask again")
         read.result()
         return self._campaigns
 
     async def one(self, name: str) -> Campaign | None:
-        """A campaign; None if no record names it.
+        """Return a campaign, or None if it is not on record.
 
         Raises:
             Retryable: as for `all`.
         """
-        found = (await self.all()).get(name)
-        if found is None and self._record.leaves_out(name):
-            async with self._reading_old:
-                return (await asyncio.to_thread(read_campaigns, self._settings, [name])).get(name)
-        return found
+        campaign = (await self.all()).get(name)
+        if campaign is None and self._record.leaves_out(name):
+            async with self._old_read_lock:
+                old_campaigns = await asyncio.to_thread(read_campaigns, self._settings, [name])
+                return old_campaigns.get(name)
+        return campaign
 
     async def _read(self) -> None:
-        async with self._reading:
-            self._next = None
+        async with self._read_lock:
+            self._next_read = None  # requests from now on need another read
             await asyncio.to_thread(self._fold)
 
     def _fold(self) -> None:
-        campaigns = dict(self._campaigns)  # others may be reading it
+        """Fold new facts, and forget the campaigns that ended before the retention of entries."""
+        campaigns = dict(self._campaigns)  # a copy, because requests may be reading the present one
         try:
             for facts in self._record.read():
                 fold_into(campaigns, facts)
-            for name in [
-                name for name, each in campaigns.items() if each.decided.stage in OVER and max(each.orders) < self._since()
-            ]:
-                self._record.forget(name, campaigns.pop(name).newest)
+            oldest_kept_seq = self._oldest_kept_seq()
+            for name, campaign in list(campaigns.items()):
+                if campaign.decided.stage in OVER and max(campaign.orders) < oldest_kept_seq:
+                    del campaigns[name]
+                    self._record.forget(name, campaign.newest)
         finally:
             self._campaigns = campaigns
 
-    def _since(self) -> int:
+    def _oldest_kept_seq(self) -> int:
+        """Return the lowest seq of the last order of a campaign that is kept although the campaign is over."""
         return seq_of(max(EPOCH_MS, wall_clock_ms() - self.kept_ms), 0, 0)

@@ -1,7 +1,8 @@
-"""`/campaigns…` and `/vins/{vin}/campaigns`: what is on record of campaigns."""
+"""`/campaigns…` and `/vins/{vin}/campaigns`: the recorded campaigns, their plans, targets, orders and reports."""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -26,8 +27,9 @@ from manifold.contracts.names import MAX_VIN, VIN_PATTERN
 from manifold.contracts.seq import wall_clock_ms
 
 PAGE = 100
-READS = 2  # whole records at once
+MAX_CONCURRENT_JOBS = 2  # forecasts and reports computed at once
 MISSING = FAILURES[404]
+T = TypeVar("T")
 AfterVin = Annotated[
     str, Query(pattern=f"^({VIN_PATTERN.pattern})?$", max_length=MAX_VIN, description="only targets behind this one; empty: all")
 ]
@@ -39,78 +41,90 @@ OfStage = Annotated[Stage | None, Query(alias="state", description="only campaig
 def campaign_routes(sources: Sources) -> APIRouter:
     """Return the routes that read campaigns."""
     router = APIRouter(tags=["campaigns"])
-    reading = asyncio.Semaphore(READS)
+    job_limit = asyncio.Semaphore(MAX_CONCURRENT_JOBS)
 
-    async def found(name: str) -> Campaign:
+    async def proposed_campaign(name: str) -> Campaign:
         campaign = await sources.campaigns.one(name)
         if campaign is None or campaign.decided.plan is None:
             raise Missing(f"no campaign {name} is on record; /api/v1/campaigns lists them")
         return campaign
 
-    async def in_thread(function: Any, *arguments: Any) -> Any:
-        if reading.locked():
-            raise Retryable(f"{READS} records of campaigns are being read; ask again")
-        async with reading:
+    async def run_job(function: Callable[..., T], *arguments: Any) -> T:
+        """Run a long computation in a thread, or refuse it if as many as allowed are running."""
+        if job_limit.locked():
+            raise Retryable(f"{MAX_CONCURRENT_JOBS} records of campaigns are being read; ask again")
+        async with job_limit:
             return await asyncio.to_thread(function, *arguments)
 
     @router.get("/campaigns")
     async def list_campaigns(state: OfStage = None) -> m.CampaignList:
-        """The campaigns on record, oldest proposal first: where they are, and why."""
-        now_ms, all_of_them = wall_clock_ms(), await sources.campaigns.all()
-        some = [
-            views.summary(name, each, now_ms) for name, each in views.in_order(all_of_them) if state in (None, each.decided.stage)
+        """The campaigns on record and their states, oldest proposal first."""
+        now_ms = wall_clock_ms()
+        campaigns = await sources.campaigns.all()
+        summaries = [
+            views.summary(name, campaign, now_ms)
+            for name, campaign in views.in_order(campaigns)
+            if state in (None, campaign.decided.stage)
         ]
-        return m.CampaignList.model_validate({"campaigns": some})
+        return m.CampaignList.model_validate({"campaigns": summaries})
 
     @router.get("/campaigns/{campaign}", responses=MISSING)
     async def show(campaign: CampaignId, response: Response) -> m.CampaignState:
-        """Where a campaign is, and why; its counts by wave and state; its rate. The `ETag` is its version."""
-        known = await found(campaign)
+        """The state of a campaign and its reason, its counts by wave and state, and its rate. The `ETag` is its version."""
+        known = await proposed_campaign(campaign)
         response.headers["ETag"] = f'"{known.decided.version}"'
         return m.CampaignState.model_validate(views.summary(campaign, known, wall_clock_ms()))
 
     @router.get("/campaigns/{campaign}/plan", responses=MISSING)
     async def show_plan(campaign: CampaignId) -> plans.PlanState:
-        """The plan in force, what its rules count now, warnings, and the approvals that are missing."""
-        known = await found(campaign)
-        return plans.PlanState.model_validate(await asyncio.to_thread(details, campaign, known, wall_clock_ms()))
+        """The plan in force, the present counts of its rules, warnings, and missing approvals."""
+        known = await proposed_campaign(campaign)
+        view = await asyncio.to_thread(details, campaign, known, wall_clock_ms())
+        return plans.PlanState.model_validate(view)
 
     @router.get("/campaigns/{campaign}/targets", response_model=m.TargetPage, responses=MISSING)
     async def targets(
         campaign: CampaignId, state: OfState = None, wave: OfWave = None, after: AfterVin = "", limit: Limit = PAGE
     ) -> Any:
         """The targets of a campaign and their states, in the order of waves and draw, a page at a time."""
-        known = await found(campaign)
+        known = await proposed_campaign(campaign)
         try:
-            page, more = await asyncio.to_thread(views.targets, known, state=state, wave=wave, after=after, limit=limit)
+            page, next_after = await asyncio.to_thread(views.targets, known, state=state, wave=wave, after=after, limit=limit)
         except LookupError:
             return problem(422, f"after={after}: is not a target of {campaign}; send the after of a page")
-        return m.TargetPage.model_validate({"campaign": campaign, "targets": page, "after": more})
+        return m.TargetPage.model_validate({"campaign": campaign, "targets": page, "after": next_after})
 
     @router.get("/campaigns/{campaign}/events", responses=MISSING)
     async def events(campaign: CampaignId, after: After = 0, limit: Limit = PAGE) -> m.EventPage:
-        """The recorded orders of a campaign, oldest first, a page at a time: of people and of the campaigner."""
-        page, more = views.events(await found(campaign), after=after, limit=limit)
-        return m.EventPage.model_validate({"campaign": campaign, "events": page, "after": more})
+        """The recorded orders to a campaign, by people and by the campaigner, oldest first, a page at a time."""
+        known = await proposed_campaign(campaign)
+        page, next_after = views.events(known, after=after, limit=limit)
+        return m.EventPage.model_validate({"campaign": campaign, "events": page, "after": next_after})
 
     @router.get("/campaigns/{campaign}/forecast", responses=MISSING)
     async def show_forecast(campaign: CampaignId) -> plans.Forecast:
         """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
-        known = await found(campaign)
+        known = await proposed_campaign(campaign)
         policy = policy_of(sources.settings)
-        view = views.forecast_view(await in_thread(forecast, views.with_targets(known), [0], policy, wall_clock_ms()))
-        return plans.Forecast.model_validate({"campaign": campaign, **view})
+        absences_ms = [0]  # every vehicle is connected
+        result = await run_job(forecast, views.with_targets(known), absences_ms, policy, wall_clock_ms())
+        return plans.Forecast.model_validate({"campaign": campaign, **views.forecast_view(result)})
 
     @router.get("/campaigns/{campaign}/report", responses=MISSING)
     async def show_report(campaign: CampaignId) -> plans.Report:
-        """The proof of a campaign from its whole record: numbers, orders, and what a verification found."""
-        await found(campaign)
-        return plans.Report(campaign=campaign, report=await in_thread(lambda: report(read_facts(sources.settings, campaign))))
+        """The proof of a campaign from its whole record: its numbers, orders, and the findings of a verification."""
+        await proposed_campaign(campaign)
+
+        def read_and_report() -> dict[str, Any]:
+            return report(read_facts(sources.settings, campaign))
+
+        return plans.Report(campaign=campaign, report=await run_job(read_and_report))
 
     @router.get("/vins/{vin}/campaigns")
     async def of_vehicle(vin: Vin) -> m.VehicleCampaigns:
-        """The campaigns that a vehicle is a target of, and where it is in each."""
-        known = await sources.campaigns.all()
-        return m.VehicleCampaigns.model_validate({"vin": vin, "campaigns": await asyncio.to_thread(views.of_vehicle, known, vin)})
+        """The campaigns of which a vehicle is a target, and its state in each."""
+        campaigns = await sources.campaigns.all()
+        view = await asyncio.to_thread(views.of_vehicle, campaigns, vin)
+        return m.VehicleCampaigns.model_validate({"vin": vin, "campaigns": view})
 
     return router

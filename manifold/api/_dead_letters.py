@@ -17,7 +17,7 @@ from manifold.lake.day_keys import DayKeys
 from manifold.runtime.tls import verified
 
 PAGE = 100
-WAIT_S = 20.0  # longer than the door's own timeout
+REQUEST_TIMEOUT_S = 20.0  # longer than the door's own timeout
 Place = Annotated[int, Path(ge=1, le=999_999, examples=[1], description="its place in the queue, the oldest is 1")]
 OnlyCode = Annotated[Code | None, Query(description="only those that were refused with this code")]
 
@@ -27,48 +27,61 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
     router = APIRouter(tags=["signals"])
     settings = sources.settings
 
-    async def door(path: str, **query: Any) -> Any:
+    async def request_from_door(path: str, **query: Any) -> Any:
+        """Return the JSON body that the AMQP door responds to `GET /dead-letters{path}`."""
         if not settings.with_signals:
             raise Missing("there is no AMQP door here: MANIFOLD_WITH_SIGNALS is false")
         try:
-            trust = verified(settings, settings.signals)
-            async with httpx.AsyncClient(headers=settings.bearer, timeout=WAIT_S, trust_env=False, verify=trust) as client:
-                answer = await client.get(f"{settings.signals}/dead-letters{path}", params=query)
-                body = answer.json()
+            async with httpx.AsyncClient(
+                headers=settings.bearer,
+                timeout=REQUEST_TIMEOUT_S,
+                trust_env=False,
+                verify=verified(settings, settings.signals),
+            ) as client:
+                response = await client.get(f"{settings.signals}/dead-letters{path}", params=query)
+                body = response.json()
         except (httpx.HTTPError, OSError, ValueError) as exc:
             raise Retryable(f"the AMQP door cannot be asked ({type(exc).__name__}); see `manifold status`") from exc
-        if answer.status_code == httpx.codes.NOT_FOUND and "reason" in body:
+        if response.status_code == httpx.codes.NOT_FOUND and "reason" in body:
             raise Missing(body["reason"])
-        if answer.status_code != httpx.codes.OK:
-            raise Retryable(f"the AMQP door has no answer: {body.get('reason', answer.status_code)}")
+        if response.status_code != httpx.codes.OK:
+            raise Retryable(f"the AMQP door has no answer: {body.get('reason', response.status_code)}")
         return body
 
     @router.get("/dead-letters", responses=FAILURES[404])
     async def ls(limit: Limit = PAGE, code: OnlyCode = None) -> DeadLetters:
-        """Messages that the AMQP door has refused, the oldest first, and what it would make of each if it came now.
+        """Messages that the AMQP door has refused, oldest first, and how it would treat each one now.
 
-        Nothing is taken or sent: `would_be` is what `manifold signals dlq replay --dry-run` says.
+        Nothing is consumed or sent: `would_be` is the result of `manifold signals dlq replay --dry-run`.
         """
-        body = await door("", count=limit, **({"code": code.value} if code else {}))
-        return DeadLetters(dead_letters=[DeadLetter(**one) for one in body["dead_letters"]], whole=body["whole"])
+        code_filter = {} if code is None else {"code": code.value}
+        body = await request_from_door("", count=limit, **code_filter)
+        dead_letters = [DeadLetter(**fields) for fields in body["dead_letters"]]
+        return DeadLetters(dead_letters=dead_letters, whole=body["whole"])
 
     @router.get("/dead-letters/{place}", responses=FAILURES[404])
     async def show(place: Place) -> WholeDeadLetter:
-        """One dead letter, with the body as it came."""
-        return WholeDeadLetter(**await door(f"/{place}"))
+        """One dead letter, with its body as received."""
+        return WholeDeadLetter(**await request_from_door(f"/{place}"))
 
     @router.get("/signal-keys")
     async def keys() -> SignalKeys:
-        """List day keys: the ring key that wraps each, and whether the ring has it. Contains no key material."""
+        """The day keys, which ring key wraps each of them, and whether the ring has that key. No key material is returned."""
 
         def read(_: Catalog) -> SignalKeys:
-            found = DayKeys.of(settings)
-            ring = found.ring.ids
-            days = [
-                SignalKey(key_id=k.key_id, day=k.day, ring_id=k.ring_id, in_ring=k.ring_id in ring, wrapped_at=k.wrapped_at)
-                for k in found.wrapped()
+            day_keys = DayKeys.of(settings)
+            ring_ids = day_keys.ring.ids
+            wrapped_keys = [
+                SignalKey(
+                    key_id=wrapped.key_id,
+                    day=wrapped.day,
+                    ring_id=wrapped.ring_id,
+                    in_ring=wrapped.ring_id in ring_ids,
+                    wrapped_at=wrapped.wrapped_at,
+                )
+                for wrapped in day_keys.wrapped()
             ]
-            return SignalKeys(ring=list(ring), keys=days)
+            return SignalKeys(ring=list(ring_ids), keys=wrapped_keys)
 
         return await sources.lake.ask(read)
 

@@ -16,13 +16,14 @@ MAX_BOUND = 1 << 62  # larger bounds are those of the integer type, and not wort
 
 def docs_page(document: Mapping[str, Any]) -> str:
     """Return the HTML page of an OpenAPI document."""
-    page = Environment(loader=PackageLoader("manifold.api", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page.filters |= {"kind": _kind, "marked": _marked, "name_of": _name_of, "pretty": _pretty}
-    return page.get_template("docs.html").render(document, schemas=document["components"]["schemas"])
+    loader = PackageLoader("manifold.api", "pages")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"kind": _kind, "marked": _marked, "name_of": _name_of, "pretty": _pretty}
+    return environment.get_template("docs.html").render(document, schemas=document["components"]["schemas"])
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Describe the values of a schema in a few words."""
+    """Describe the values of a schema in a few words, such as `list of Entry` or `integer, at least 1, at most 1000`."""
     if "$ref" in schema:
         return _name_of(schema["$ref"])
     if "anyOf" in schema:
@@ -31,21 +32,24 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return " or ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
         return f"list of {_kind(schema['items'])}"
-    bounds = [text.format(schema[name]) for name, text in BOUNDS.items() if _is_telling(schema.get(name))]
+    bounds = [text.format(schema[name]) for name, text in BOUNDS.items() if _is_worth_showing(schema.get(name))]
     kind = str(schema.get("const", schema.get("format", schema.get("type", "anything"))))
     return ", ".join([kind, *bounds])
 
 
-def _is_telling(bound: object) -> bool:
-    return bound is not None and not (isinstance(bound, int | float) and bound > MAX_BOUND)
+def _is_worth_showing(bound: object) -> bool:
+    if bound is None:
+        return False
+    return not isinstance(bound, int | float) or bound <= MAX_BOUND
 
 
 def _marked(text: str) -> Markup:
-    """Escape the text and mark up text in backticks as code."""
+    """Escape the text for HTML, and mark up its parts in backticks as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped here
 
 
 def _name_of(reference: str) -> str:
+    """Return the last part of a reference such as `#/components/schemas/Entry`."""
     return reference.rpartition("/")[2]
 
 

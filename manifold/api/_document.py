@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's description of the routes, with the errors of each."""
+"""The OpenAPI document: FastAPI's description of the routes, with the possible errors of each route added."""
 
 from typing import Any
 
@@ -23,28 +23,30 @@ FAILURES: dict[int, dict[int | str, dict[str, Any]]] = {status: {status: _failur
 
 
 def describe(app: FastAPI) -> None:
-    """Make this document the OpenAPI document of the application."""
+    """Replace the application's OpenAPI document by `_document`, which is built on first use."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             app.openapi_schema = _document(app)
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]  # the way that FastAPI documents
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI documents this way to replace it
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
-    parts = document["components"]
-    parts["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"bearer": []}, {}]
-    schemas = parts["schemas"]
+    components = document["components"]
+    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"bearer": []}, {}]  # the empty alternative: on loopback no token may be required
+    schemas = components["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= problem.pop("$defs") | {"Problem": problem}
+    problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    nested_schemas = problem_schema.pop("$defs")
+    schemas |= nested_schemas | {"Problem": problem_schema}
     for methods in document["paths"].values():
         for operation in methods.values():
-            statuses = {*COMMON_STATUSES, *(int(status) for status in operation["responses"] if int(status) >= 400)}
-            operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
+            own_statuses = [int(status) for status in operation["responses"] if int(status) >= 400]
+            for status in sorted({*COMMON_STATUSES, *own_statuses}):
+                operation["responses"][str(status)] = _failure(status)
     return document

@@ -25,42 +25,43 @@ from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_corrupt
 
 PAGE = 100
-REWINDS = 8  # concurrent rewinds: each opens a connection to the broker
-PASSED_ON = FAILURES[413] | FAILURES[415]
+MAX_CONCURRENT_REWINDS = 8  # each opens a connection to the broker
+REWIND_FAILURES = FAILURES[413] | FAILURES[415]
 
 
 def ecq_routes(sources: Sources) -> APIRouter:
     """Return the routes of compacted queues."""
     router = APIRouter(tags=["compacted queues"])
-    under_way = asyncio.Semaphore(REWINDS)
+    rewind_limit = asyncio.Semaphore(MAX_CONCURRENT_REWINDS)
 
     @router.get("/ecq/{client_id}", dependencies=[Depends(needs(Right.READ))])
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
         """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
-        queued = await _queued(sources, client_id, page) if sources.settings.direct_enqueue else None
-        if queued is not None:
-            return _page(queued)
+        if sources.settings.direct_enqueue:
+            queue = await _queue_in_redis(sources, client_id, page)
+            if queue is not None:
+                return _model_of(queue)
 
         def read(catalog: Catalog) -> history.CompactedQueue:
             return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
 
-        return _page(await sources.lake.ask(read))
+        return _model_of(await sources.lake.ask(read))
 
     @router.post(
         "/ecq/{client_id}/rewind",
-        responses=PASSED_ON,
+        responses=REWIND_FAILURES,
         response_model=Rewound,
         dependencies=[Depends(only_json), Depends(needs(Right.REWIND))],
     )
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
-        """Rewind a client's compacted queue to a message; returns when the rewind is on disk.
+        """Rewind a client's compacted queue to a message, and respond when the rewind is on disk.
 
         Only live messages are sent again, in order of `seq`.
         """
-        if under_way.locked():
-            raise Retryable(f"{REWINDS} rewinds are under way; ask again")
-        async with under_way, Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
+        if rewind_limit.locked():
+            raise Retryable(f"{MAX_CONCURRENT_REWINDS} rewinds are under way; ask again")
+        async with rewind_limit, Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
             receipt = await publisher.rewind(client_id, body.to)
         first_seq = rewind_target(body.to)
         if receipt.status is ReceiptStatus.REFUSED or first_seq is None:
@@ -70,12 +71,12 @@ def ecq_routes(sources: Sources) -> APIRouter:
     return router
 
 
-def _page(queue: history.CompactedQueue) -> CompactedQueue:
-    return CompactedQueue.of(queue, entries=[LiveMessage.of(entry) for entry in queue.entries])
+def _model_of(queue: history.CompactedQueue) -> CompactedQueue:
+    return CompactedQueue.of(queue, entries=[LiveMessage.of(message) for message in queue.entries])
 
 
-async def _queued(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
-    """Return the page from Redis; None if Redis is unavailable or incomplete, so that archive and lake must be read."""
+async def _queue_in_redis(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
+    """Return a page of the queue from Redis, or None if Redis is unavailable or incomplete: then archive and lake are needed."""
     batch = AsyncBatch(sources.redis, sources.policy)
     ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
@@ -86,6 +87,6 @@ async def _queued(sources: Sources, client_id: str, page: history.Page) -> histo
         return None
     except ResponseError as exc:
         if is_corrupt(exc):
-            what = f"a key of {client_id} in Redis holds another type than it should"
-            raise Permanent(f"{what}; delete it, then `manifold rebuild`") from exc
+            reason = f"a key of {client_id} in Redis holds another type than it should"
+            raise Permanent(f"{reason}; delete it, then `manifold rebuild`") from exc
         raise

@@ -1,5 +1,6 @@
 """`/fleet` and `/queues`: the counts of the last queue statistics, and the queues that they name."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,10 +25,11 @@ def fleet_routes(sources: Sources) -> APIRouter:
 
     @router.get("/fleet")
     async def fleet() -> Fleet:
-        """How many vehicles are here, and where all entries stand."""
+        """The number of connected vehicles, and the number of entries by state."""
         stats = await _queue_stats(sources)
-        oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
-        return Fleet(**_counts(stats), oldest_at=oldest, ecq_oldest_at=ecq_oldest)
+        oldest_at = _accepted_at_of_first(stats.oldest)
+        ecq_oldest_at = _accepted_at_of_first(stats.ecq_oldest)
+        return Fleet(**_counts(stats), oldest_at=oldest_at, ecq_oldest_at=ecq_oldest_at)
 
     @router.get("/queues")
     async def longest_and_oldest(count: Count = 10) -> Queues:
@@ -49,21 +51,36 @@ async def _queue_stats(sources: Sources) -> queues.QueueStats:
     return stats
 
 
+def _accepted_at_of_first(oldest: Sequence[tuple[str, int]]) -> datetime | None:
+    """Return when the oldest entry was accepted. `oldest` lists owners with the seq of their oldest entry, oldest first."""
+    if not oldest:
+        return None
+    _, seq = oldest[0]
+    return datetime_of(seq)
+
+
 def _counts(stats: queues.QueueStats) -> dict[str, Any]:
+    """Return the fields of the statistics, and when they were counted."""
     age_s = max(0.0, round((wall_clock_ms() - stats.at_ms) / 1000, 1))
     return asdict(stats) | {"age_seconds": age_s, "at": instant_of(stats.at_ms)}
 
 
 async def _current_state(sources: Sources, vins: list[str]) -> list[Queue]:
-    """Return the current state of these queues; queues that are now empty or corrupt are omitted."""
+    """Return the current state of these queues, without queues that are now empty or corrupt."""
+    if not vins:
+        return []
     batch = AsyncBatch(sources.redis, sources.policy)
     for vin in vins:
         batch.call(("ZCARD", keys.pending(vin)), int)
         batch.call(("ZRANGE", keys.pending(vin), 0, 0), _oldest_at)
-    replies = await batch.run(tolerant=True) if vins else []
-    found = zip(vins, replies[::2], replies[1::2], strict=True)
-    return [Queue(vin=vin, entries=n, oldest_at=at) for vin, n, at in found if isinstance(at, datetime)]
+    replies = await batch.run(tolerant=True)  # two for each vehicle
+    current: list[Queue] = []
+    for vin, entries, oldest_at in zip(vins, replies[::2], replies[1::2], strict=True):
+        if isinstance(oldest_at, datetime):
+            current.append(Queue(vin=vin, entries=entries, oldest_at=oldest_at))
+    return current
 
 
-def _oldest_at(head: list[bytes]) -> datetime | None:
-    return datetime_of(int(head[0])) if head else None
+def _oldest_at(first_members: list[bytes]) -> datetime | None:
+    """Return when the oldest entry was accepted, from a reply with its seq; None for an empty reply."""
+    return datetime_of(int(first_members[0])) if first_members else None

@@ -1,6 +1,7 @@
-"""`/lake/entries` and `/lake/triggers`: the lake's half of a history, for clients that merge the rest, like the console.
+"""`/lake/entries` and `/lake/triggers`: the lake's part of a history, for clients such as the console that add the other sources.
 
-The console reads queues and archive as fast as the API, but importing PyIceberg would take it longer than an answer.
+The console can read queues and archive as fast as the API. It does not read the lake itself, because importing PyIceberg would
+take longer than the request.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from manifold.contracts.seq import MAX_SEQ
 from manifold.history import Bounds, EntryHistory
 from manifold.history.from_lake import Lake
 
-MAX_ENTRIES = 20_000  # hard limit of one answer
+MAX_ENTRIES = 20_000  # in one response
 
 Since = Annotated[
     datetime, Query(description="of the segments that are named: when they were ingested; ISO 8601, UTC where it names no zone")
@@ -38,8 +39,10 @@ def lake_half_routes(sources: Sources) -> APIRouter:
     """Return the routes that read only the lake."""
     router = APIRouter(tags=["lake"])
 
-    async def answer(read: Callable[[Catalog], dict[str, Any]]) -> Response:
-        return Response(await sources.lake.ask(lambda catalog: orjson.dumps(read(catalog))), media_type="application/json")
+    async def json_response(read: Callable[[Catalog], dict[str, Any]]) -> Response:
+        """Read from the lake and encode the result as JSON, both in a thread."""
+        content = await sources.lake.ask(lambda catalog: orjson.dumps(read(catalog)))
+        return Response(content, media_type="application/json")
 
     @router.get("/lake/entries", response_model=LakeEntries)
     async def entries(
@@ -52,7 +55,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         since_seq: From = 0,
         rows: Rows = MAX_ROWS,
     ) -> Response:
-        """What the lake knows of a vehicle's entries, all or a page of them, and the segments ingested since then."""
+        """A vehicle's entries in the lake, all or a page of them, and the segments ingested at or after `since`."""
         bounds = Bounds(limit=limit or MAX_ENTRIES, rows=min(rows, MAX_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
@@ -61,9 +64,9 @@ def lake_half_routes(sources: Sources) -> APIRouter:
                 raise Retryable(
                     f"{vin} has more than {MAX_ENTRIES} entries; /api/v1/vins/{vin}/history lists them a page at a time"
                 )
-            return {"entries": _to_json(page.entries), "before": page.before, "ingested": sorted(ingested)}
+            return {"entries": _entries_json(page.entries), "before": page.before, "ingested": sorted(ingested)}
 
-        return await answer(read)
+        return await json_response(read)
 
     @router.get("/lake/triggers", response_model=LakeTriggers)
     async def triggers(
@@ -75,23 +78,28 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         entries: Listed = MAX_ENTRIES,
         rows: Rows = MAX_ROWS,
     ) -> Response:
-        """A page of triggers that the lake knows, their entries if they are few, and the segments ingested since then."""
+        """A page of triggers in the lake, the entries of the newest of them, and the segments ingested at or after `since`."""
         bounds = Bounds(limit=limit, entries=min(entries, MAX_ENTRIES), rows=min(rows, MAX_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
-            body: dict[str, Any] = {"batches": [asdict(batch) for batch in page.batches], "before": page.before}
-            body |= {"told": sorted(page.complete_seqs)}
-            return body | {"entries": _to_json(page.entries), "ingested": sorted(ingested)}
+            return {
+                "batches": [asdict(batch) for batch in page.batches],
+                "before": page.before,
+                "told": sorted(page.complete_seqs),
+                "entries": _entries_json(page.entries),
+                "ingested": sorted(ingested),
+            }
 
-        return await answer(read)
+        return await json_response(read)
 
     return router
 
 
 def _utc(instant: datetime) -> datetime:
+    """Return the instant; if it has no zone, it is taken as UTC."""
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def _to_json(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
+def _entries_json(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
     return [{"vin": entry.vin, **entry.to_json()} for entry in entries]

@@ -1,4 +1,4 @@
-"""Middleware for every request: checks the token, limits the body, counts the request, and turns errors into problems."""
+"""Middleware for every request: checks the token, limits the body, counts the request, and responds to unexpected errors."""
 
 import time
 
@@ -12,9 +12,9 @@ from manifold.api._problems import failed, problem
 from manifold.runtime.http import REFUSED
 
 HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
-MAX_BODY_BYTES = 64 * 1024  # of a request
-PLANS, MAX_PLAN_BYTES = "/api/v1/campaigns", 2 << 20  # a plan lists up to 10,000 vehicles
-ELSEWHERE = "none"  # route label of unknown paths
+MAX_BODY_BYTES = 64 * 1024  # of most requests
+CAMPAIGNS_PATH, MAX_PLAN_BYTES = "/api/v1/campaigns", 2 << 20  # requests to campaigns may contain a plan with up to 10,000 VINs
+UNKNOWN_ROUTE = "none"  # route label of unknown paths
 
 log = structlog.get_logger(__name__)
 
@@ -23,15 +23,18 @@ class RequestMiddleware:
     """ASGI middleware around the whole API."""
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
-        self._app, self._callers = app, callers
+        self._app = app
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        receive = _bounded(receive, MAX_PLAN_BYTES if scope["path"].startswith(PLANS) else MAX_BODY_BYTES)
-        began, status = time.perf_counter(), 0
+        max_bytes = MAX_PLAN_BYTES if scope["path"].startswith(CAMPAIGNS_PATH) else MAX_BODY_BYTES
+        receive = _bounded(receive, max_bytes)
+        began = time.perf_counter()
+        status = 0  # until the response starts
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
@@ -53,26 +56,27 @@ class RequestMiddleware:
                 raise
             await failed()(scope, receive, send_and_note_status)
         finally:
-            route = getattr(scope.get("route"), "path", ELSEWHERE)
+            route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
             REQUESTS.labels(route, str(status)).inc()
             SECONDS.labels(route).observe(time.perf_counter() - began)
 
 
-def _bounded(receive: Receive, most: int) -> Receive:
-    """Wrap `receive` to raise 413 if the body is too long."""
-    taken = 0
+def _bounded(receive: Receive, max_bytes: int) -> Receive:
+    """Wrap `receive` so that it raises a 413 error if the body exceeds `max_bytes`."""
+    received_bytes = 0
 
     async def bounded() -> Message:
-        nonlocal taken
+        nonlocal received_bytes
         message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > most:
-            raise HTTPException(413, f"the body is over {most} bytes; send less")
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > max_bytes:
+            raise HTTPException(413, f"the body is over {max_bytes} bytes; send less")
         return message
 
     return bounded
 
 
 def _authorization(scope: Scope) -> str:
-    found = [value for name, value in scope["headers"] if name == b"authorization"]
-    return found[0].decode("latin-1") if len(found) == 1 else ""
+    """Return the Authorization header of a request; empty if the request has none, or several."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    return values[0].decode("latin-1") if len(values) == 1 else ""

@@ -15,8 +15,10 @@ VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bda
 
 
 def _require_client_with_queue(client_id: str) -> str:
-    if (refused := refused_client(client_id)) is not None:
-        raise ValueError(refused.reason)
+    """Return the client id, or raise ValueError if such a client cannot have a compacted queue."""
+    refusal = refused_client(client_id)
+    if refusal is not None:
+        raise ValueError(refusal.reason)
     return client_id
 
 
@@ -41,19 +43,25 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a grea
 
 
 async def only_json(request: Request) -> None:
-    """Refuse bodies that are not JSON: browsers send form bodies cross-site without a preflight request."""
+    """Refuse bodies that are not declared as JSON.
+
+    This prevents cross-site request forgery: a browser sends a form to another site without a preflight request, but not JSON.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "send the body as Content-Type: application/json")
 
 
 async def no_others(request: Request) -> None:
-    """Refuse unknown query parameters: a misspelt one would be ignored silently."""
+    """Refuse unknown query parameters, because a misspelt parameter would be ignored silently."""
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        says = f"is no parameter here; there are {', '.join(sorted(known))}" if known else "is no parameter here: there are none"
-        wrong = [
-            {"type": "extra_forbidden", "loc": ("query", name), "msg": says, "input": request.query_params[name]}
+    if not unknown:
+        return
+    alternatives = f"; there are {', '.join(sorted(known))}" if known else ": there are none"
+    message = f"is no parameter here{alternatives}"
+    raise RequestValidationError(
+        [
+            {"type": "extra_forbidden", "loc": ("query", name), "msg": message, "input": request.query_params[name]}
             for name in unknown
         ]
-        raise RequestValidationError(wrong)
+    )

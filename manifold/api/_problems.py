@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from manifold.contracts.errors import Permanent, Retryable
 
 MEDIA_TYPE = "application/problem+json"
-AGAIN_S = 5  # Retry-After in seconds
-SHOWN = 200  # characters quoted of an invalid value
+RETRY_AFTER_S = 5  # the value of the header Retry-After
+MAX_SHOWN_CHARACTERS = 200  # of an invalid value that a problem quotes
 TITLES = {  # reason phrases of RFC 9110, as RFC 9457 requires for problems without their own type
     401: "Unauthorized",
     403: "Forbidden",
@@ -39,7 +39,7 @@ class Missing(Permanent):
 
 
 class WrongParameter(BaseModel):
-    """One parameter that is wrong."""
+    """One invalid parameter."""
 
     name: str = Field(description="the parameter; `body` where the body as a whole is wrong")
     place: str = Field(description="where it stands: `path`, `query` or `body`")
@@ -48,7 +48,7 @@ class WrongParameter(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why there is no answer (RFC 9457)."""
+    """Problem details (RFC 9457): why a request failed."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -82,68 +82,75 @@ def problem(
 
 
 def failed() -> Response:
-    """Build the response to an unexpected error. The details are only in the log."""
+    """Build the response to an unexpected error. It contains no details; they are only in the log."""
     return problem(500, "unexpected error; see the API's log")
 
 
 def register_problem_handlers(app: FastAPI) -> None:
-    """Register handlers that turn every error into a problem."""
+    """Register handlers that turn every expected error into a response with problem details."""
 
     @app.exception_handler(HTTPException)
-    async def refuse(request: Request, exc: HTTPException) -> Response:
-        details = {
-            404: f"there is no {_shortened(request.url.path)} here; /api/v1/openapi.json lists what there is",
-            405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
-        }
+    async def http_problem(request: Request, exc: HTTPException) -> Response:
         if exc.status_code == 400:  # FastAPI's status for a body that is not valid UTF-8
             return problem(422, "the body is not JSON in UTF-8")
-        return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
+        detail = str(exc.detail)
+        if exc.status_code == 404:
+            detail = f"there is no {_shortened(request.url.path)} here; /api/v1/openapi.json lists what there is"
+        elif exc.status_code == 405:
+            allowed = exc.headers["Allow"] if exc.headers else "GET"
+            detail = f"{request.method} is not offered; {allowed} is"
+        return problem(exc.status_code, detail, headers=exc.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def correct(_: Request, exc: RequestValidationError) -> Response:
-        wrong = [_field_error(error) for error in exc.errors()]
-        return problem(422, "; ".join(map(_sentence, wrong)), errors=wrong)
+    async def validation_problem(_: Request, exc: RequestValidationError) -> Response:
+        errors = [_field_error(error) for error in exc.errors()]
+        return problem(422, "; ".join(map(_sentence, errors)), errors=errors)
 
     @app.exception_handler(Missing)
-    async def miss(_: Request, exc: Missing) -> Response:
+    async def missing_problem(_: Request, exc: Missing) -> Response:
         return problem(404, str(exc))
 
     @app.exception_handler(Permanent)
-    async def change(_: Request, exc: Permanent) -> Response:
+    async def permanent_problem(_: Request, exc: Permanent) -> Response:
         log.error("permanent upstream error", reason=str(exc))
         return problem(503, str(exc))
 
     @app.exception_handler(Retryable)
-    async def wait(_: Request, exc: Retryable) -> Response:
-        return problem(503, str(exc), headers={"Retry-After": str(AGAIN_S)})
+    async def retryable_problem(_: Request, exc: Retryable) -> Response:
+        return problem(503, str(exc), headers={"Retry-After": str(RETRY_AFTER_S)})
 
     @app.exception_handler(RedisError)
-    async def without_queues(_: Request, exc: RedisError) -> Response:
+    async def redis_problem(_: Request, exc: RedisError) -> Response:
         log.warning("the queues cannot be read", reason=repr(exc))
         detail = f"the queues cannot be read ({type(exc).__name__}); see `manifold status`, then ask again"
-        return problem(503, detail, headers={"Retry-After": str(AGAIN_S)})
+        return problem(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _field_error(error: Mapping[str, Any]) -> dict[str, str]:
-    place, *name = (str(part) for part in error["loc"])
-    if error["type"] == "json_invalid":  # FastAPI puts the position into the name, and no value
-        problem = f"is not JSON: {error['ctx']['error']} at character {name[0]}"
-        return {"name": place, "place": place, "value": "", "problem": problem}
+    """Convert a validation error of FastAPI to the fields of a `WrongParameter`."""
+    place, *path = (str(part) for part in error["loc"])
+    if error["type"] == "json_invalid":  # such an error has no value, and its path is the position in the body
+        reason = f"is not JSON: {error['ctx']['error']} at character {path[0]}"
+        return {"name": place, "place": place, "value": "", "problem": reason}
     message = str(error["msg"])
-    is_acronym = message[:2].isupper()
+    begins_with_acronym = message[:2].isupper()
     return {
-        "name": ".".join(name) or place,
+        "name": ".".join(path) or place,
         "place": place,
         "value": _shortened(str(error["input"])),
-        "problem": message if is_acronym else message[:1].lower() + message[1:],
+        "problem": message if begins_with_acronym else message[:1].lower() + message[1:],
     }
 
 
-def _sentence(wrong: Mapping[str, str]) -> str:
-    given = f"={wrong['value']}" if wrong["value"] or wrong["name"] != wrong["place"] else ""
-    return f"{wrong['name']}{given}: {wrong['problem']}"
+def _sentence(field_error: Mapping[str, str]) -> str:
+    """Format a field error as `name=value: problem`. An error of the whole body may have no value."""
+    name, value = field_error["name"], field_error["value"]
+    is_whole_body = name == field_error["place"]
+    name_and_value = f"{name}={value}" if value or not is_whole_body else name
+    return f"{name_and_value}: {field_error['problem']}"
 
 
 def _shortened(text: str) -> str:
+    """Return the text as valid Unicode, cut after `MAX_SHOWN_CHARACTERS`."""
     plain = text.encode(errors="replace").decode()
-    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"
+    return plain if len(plain) <= MAX_SHOWN_CHARACTERS else f"{plain[:MAX_SHOWN_CHARACTERS]}…"

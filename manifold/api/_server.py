@@ -16,12 +16,12 @@ from manifold.runtime.expiry import export_expiry
 from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings
 
-SETTLE_S = 5  # grace period for running requests at shutdown
-BACKLOG = 2048  # of the listen socket
+SHUTDOWN_GRACE_S = 5  # how long running requests may take at shutdown
+BACKLOG = 2048  # of the listening socket
 
 
 class _Server(uvicorn.Server):
-    """Leaves signal handling to `serve`; uvicorn would re-raise the signal, as if the process had been killed."""
+    """A server without uvicorn's signal handlers, which would re-raise the signal at the end. `serve` handles signals instead."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -34,8 +34,9 @@ async def serve(settings: Settings) -> None:
     Raises:
         Permanent: the port is in use, or the host is not loopback and no token is set.
     """
-    require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs its start and end
+    host_setting = "API_HOST" if settings.api_host else "HOST"
+    require_token(settings.api_listens, settings.http_token.get_secret_value(), host_setting)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs the start and the end of this process
     listener = _listen(settings.api_listens, settings.api_port)
     tls_files = settings.http_tls_files
     export_expiry(settings, settings.mqtt_username_api)
@@ -47,30 +48,34 @@ async def serve(settings: Settings) -> None:
         date_header=False,
         proxy_headers=False,
         ws="none",
-        timeout_graceful_shutdown=SETTLE_S,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
         ssl_certfile=tls_files.certificate or None,
         ssl_keyfile=tls_files.key or None,
     )
     config.load()
     server = _Server(config)
 
-    def end() -> None:
+    def stop() -> None:
         server.should_exit = True
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, end)
+        asyncio.get_running_loop().add_signal_handler(signum, stop)
     with listener:
-        renewing = asyncio.create_task(keep_renewed(config.ssl, tls_files), name="api.certificate") if config.ssl else None
+        renewal: asyncio.Task[None] | None = None
+        if config.ssl:
+            renewal = asyncio.create_task(keep_renewed(config.ssl, tls_files), name="api.certificate")
         try:
             await server.serve([listener])
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            if renewal is not None:
+                renewal.cancel()
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a non-blocking socket that listens on the first address of the host."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

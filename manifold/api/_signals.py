@@ -31,7 +31,7 @@ def signal_routes(sources: Sources) -> APIRouter:
 
     @router.get("/signals/{device_id}")
     async def show(device_id: DeviceId, limit: Limit = PAGE, before: Before = MAX_SEQ) -> Signals:
-        """The newest signals of a device, a page at a time, oldest first: from the lake and from signals not yet ingested."""
+        """The signals of a device, including signals that are not ingested yet. The first page has the newest ones."""
 
         def read(catalog: Catalog) -> DeviceSignals:
             return device_signals(sources.settings, catalog, device_id, limit=limit, before=before)

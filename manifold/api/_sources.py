@@ -1,4 +1,4 @@
-"""The data sources of all routes, Redis and the lake, opened once."""
+"""The data sources that all routes share: Redis, the lake, and the campaigns."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,62 +17,64 @@ from manifold.runtime.http import Health
 from manifold.runtime.redis import connect as connect_blocking
 from manifold.settings import Settings
 
-REDIS_S = 5.0  # timeout of a Redis reply
+REDIS_TIMEOUT_S = 5.0  # for connecting, and for each reply
 
 
 @dataclass(slots=True)
 class Sources:
-    """Redis and the lake, and their health."""
+    """Redis, the lake and the campaigns, and the health of Redis and the lake."""
 
     settings: Settings
     redis: Redis = field(init=False)
     lake: Lake = field(init=False)
     policy: Policy = field(init=False)
     campaigns: Campaigns = field(init=False)
-    _blocking: BlockingRedis | None = None
-    _connecting: Lock = field(default_factory=Lock)
+    _blocking_redis: BlockingRedis | None = None
+    _connect_lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.redis = connect(self.settings.redis, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
-        self.lake, self.policy = Lake(self.settings), Policy.of(self.settings)
+        self.redis = connect(self.settings.redis, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S)
+        self.lake = Lake(self.settings)
+        self.policy = Policy.of(self.settings)
         self.campaigns = Campaigns(self.settings)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Watch the lake's readability within the block; then close everything."""
-        watching = asyncio.create_task(self.lake.watch(), name="api.lake")
+        """Within the block, watch whether the lake is readable; at its end, close all sources."""
+        watch = asyncio.create_task(self.lake.watch(), name="api.lake")
         try:
             yield
         finally:
-            watching.cancel()
-            await asyncio.wait((watching,))
+            watch.cancel()
+            await asyncio.wait((watch,))
             self.lake.close()
             await self.redis.aclose()
-            if self._blocking is not None:
-                self._blocking.close()
+            if self._blocking_redis is not None:
+                self._blocking_redis.close()
 
     def blocking(self) -> BlockingRedis:
-        """Return the client for the threads that read the lake; connects on first use, which for a cluster fetches its nodes.
+        """Return the blocking Redis client for the threads that read the lake. It is created on first use.
 
         Raises:
-            redis.RedisError: the cluster is unavailable.
+            redis.RedisError: Redis is a cluster, and its nodes cannot be fetched.
         """
-        with self._connecting:
-            if self._blocking is None:
-                self._blocking = connect_blocking(self.settings.redis, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
-            return self._blocking
+        with self._connect_lock:
+            if self._blocking_redis is None:
+                self._blocking_redis = connect_blocking(
+                    self.settings.redis, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
+                )
+            return self._blocking_redis
 
     async def health(self) -> Health:
-        """Report readiness: Redis answers now, and the last check could read the lake."""
-        problems: dict[str, object] = {}
+        """Return the readiness: healthy if Redis responds now and the last check could read the lake."""
+        problems: dict[str, str] = {}
         try:
             await self.redis.ping()
         except RedisError as exc:
             problems["redis"] = f"no answer ({exc})"
         if self.lake.problem is not None:
             problems["lake"] = self.lake.problem
-        return Health(not problems, {"redis": "redis" not in problems, "lake": "lake" not in problems} | _details(problems))
-
-
-def _details(problems: dict[str, object]) -> dict[str, object]:
-    return {"problems": [f"{source}: {why}" for source, why in problems.items()]} if problems else {}
+        details: dict[str, object] = {"redis": "redis" not in problems, "lake": "lake" not in problems}
+        if problems:
+            details["problems"] = [f"{source}: {problem}" for source, problem in problems.items()]
+        return Health(not problems, details)

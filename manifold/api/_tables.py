@@ -1,4 +1,4 @@
-"""`/quarantine` and `/lake/freshness`: the refused messages, and the lag of the lake behind the archive."""
+"""`/quarantine` and `/lake/freshness`: the refused messages, and how far the lake is behind the archive."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,7 +20,8 @@ PAGE = 50
 Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]
 Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
 Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
-CURSOR = r"^(-[0-9]{1,16}|[0-9]{1,17})_-?[0-9]{1,19}$"  # microseconds of the years 1653 to 5138, and a seq
+# The position of a message: when it was received in Unix microseconds (years 1653 to 5138), and its seq.
+CURSOR = r"^(-[0-9]{1,16}|[0-9]{1,17})_-?[0-9]{1,19}$"
 Before = Annotated[str | None, Query(pattern=CURSOR, description="as the page before said")]
 
 
@@ -40,15 +41,20 @@ def table_routes(sources: Sources) -> APIRouter:
         """Refused messages that are not settled, newest first, a page at a time."""
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
-        last = None if before is None else _parsed(before)
-        read = partial(page, selection=RefusalFilter(stream, since, matching, settled), limit=limit, before=last)
-        found = await sources.lake.ask(read)
-        more = _cursor(found.refusals[-1]) if found.more else None
-        return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in found.refusals], total=found.total, before=more)
+        read = partial(
+            page,
+            selection=RefusalFilter(stream, since, matching, settled),
+            limit=limit,
+            before=None if before is None else _parse_cursor(before),
+        )
+        result = await sources.lake.ask(read)
+        next_before = _cursor_of(result.refusals[-1]) if result.more else None
+        refused = [Refused(**_without_payload(refusal)) for refusal in result.refusals]
+        return Quarantine(refused=refused, total=result.total, before=next_before)
 
     @router.get("/lake/freshness")
     async def freshness() -> Freshness:
-        """The lake's current lag behind the archive: the oldest segment of the last days that was not ingested."""
+        """How far the lake is behind the archive: the age of the oldest segment of the last days that is not ingested."""
         now = datetime.now(UTC)
 
         def read(catalog: Catalog) -> datetime | None:
@@ -61,14 +67,15 @@ def table_routes(sources: Sources) -> APIRouter:
     return router
 
 
-def _plain(refusal: Refusal) -> dict[str, object]:
+def _without_payload(refusal: Refusal) -> dict[str, object]:
     return {name: value for name, value in asdict(refusal).items() if name != "payload"}
 
 
-def _cursor(refusal: Refusal) -> str:
+def _cursor_of(refusal: Refusal) -> str:
+    """Return the text form of a refused message's position, as described at `CURSOR`."""
     return f"{round(refusal.received_at.timestamp() * 1_000_000)}_{refusal.seq}"
 
 
-def _parsed(cursor: str) -> Cursor:
-    micros, seq = cursor.split("_")
-    return datetime.fromtimestamp(int(micros) / 1_000_000, UTC), int(seq)
+def _parse_cursor(cursor: str) -> Cursor:
+    microseconds, seq = cursor.split("_")
+    return datetime.fromtimestamp(int(microseconds) / 1_000_000, UTC), int(seq)

@@ -14,7 +14,7 @@ from manifold.contracts.campaigns import Approve
 
 
 def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
-    """Return the plan, the targets and rule counts of its waves, warnings, and missing approvals, as JSON values."""
+    """Return the plan, the number of targets of each wave, the counts of each rule, warnings, and missing approvals, as JSON."""
     decided = campaign.decided
     assert decided.plan is not None
     drawn = with_targets(campaign)

@@ -248,6 +248,7 @@ class Ledger:
         self._answered[number] = only_attempt.answered
 
     def _attempts_of(self, number: int) -> tuple[Attempt, ...]:
+        """Return the attempts of the target with this number, sorted by release."""
         if number in self._several:
             return self._several[number]
         ending, answer = self._ending[number], self._answer[number]

@@ -19,20 +19,23 @@ from manifold.settings import Settings
 
 @dataclass(slots=True)
 class Found:
-    """A page of triggers, oldest first, with the recorded entries of triggers within the entry limit."""
+    """A page of triggers, oldest first, with the recorded entries of the newest triggers, as far as the entry limit allows."""
 
     batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # `before` of the next page; None: no older triggers
-    entries: dict[int, list[EntryHistory]] = field(default_factory=dict)  # by seq
-    archived: Set[int] = frozenset()  # triggers found only in the archive
-    ingested: Set[str] = frozenset()  # recently ingested segments
+    entries: dict[int, list[EntryHistory]] = field(default_factory=dict)  # by seq of the trigger
+    archived: Set[int] = frozenset()  # seqs of triggers that are only in the archive
+    ingested: Set[str] = frozenset()  # paths of recently ingested segments
 
 
 class Batches:
     """Queries the triggers of a request_id across all sources."""
 
-    def __init__(self, settings: Settings, redis: Redis, half: LakeHalf, request_id: str) -> None:
-        self._settings, self._redis, self._half, self._request_id = settings, redis, half, request_id
+    def __init__(self, settings: Settings, redis: Redis, lake_half: LakeHalf, request_id: str) -> None:
+        self._settings = settings
+        self._redis = redis
+        self._lake_half = lake_half
+        self._request_id = request_id
 
     def flush(self) -> None:
         """Make the recorders close their open segments, so that the newest triggers are found.
@@ -48,62 +51,67 @@ class Batches:
 
         Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `open`.
         """
-        close_segments(self._settings)  # only the archive has the VINs of a recent trigger
+        close_segments(self._settings)  # the VINs of a recent trigger are only in the archive, once its segment is closed
         found = self.page(bounds)
         recorded = self.recorded(found, found.entries.keys())
-        few = map(recorded.ended, chain.from_iterable(found.entries.values()))
-        known = with_current_states(self._redis, few, self._settings.retention_days)
+        entries = map(recorded.ended, chain.from_iterable(found.entries.values()))
+        current_entries = with_current_states(self._redis, entries, self._settings.retention_days)
         states: dict[int, Counter[str]] = {seq: Counter() for seq in found.entries}
-        for entry in known:
+        for entry in current_entries:
             states[entry.seq][str(entry.state)] += 1
-        batches = [replace(one, states=states.get(one.seq, one.states)) for one in found.batches]
-        return BatchPage(batches, found.before, known, frozenset(states))
+        batches = [replace(batch, states=states.get(batch.seq, batch.states)) for batch in found.batches]
+        return BatchPage(batches, found.before, current_entries, frozenset(states))
 
     def page(self, bounds: Bounds) -> Found:
         """Return the newest triggers within the bounds, without querying the queues."""
-        in_lake, ingested = self._half.batch_page(self._request_id, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
+        in_lake, ingested = self._lake_half.batch_page(self._request_id, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
         known = {batch.seq: batch for batch in in_lake.batches}
-        floor = bounds.since if in_lake.before is None else in_lake.before
-        recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=floor))
-        archived = recorded.keys() - known.keys()  # segments ingested meanwhile are in the lake completely
+        # Triggers before the lake's page belong to the next page, even if they are only in the archive.
+        oldest_seq = bounds.since if in_lake.before is None else in_lake.before
+        recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=oldest_seq))
+        # A trigger whose segment was ingested during this query is in the lake and among `recorded`. It counts as in the lake.
+        archived = recorded.keys() - known.keys()
         for seq in archived:
-            known[seq] = BatchHistory(seq, recorded[seq].data_id, recorded[seq].vehicles, {OPEN: recorded[seq].vehicles})
-        seqs = sorted(known)[-bounds.limit :]
-        batches = [known[seq] for seq in seqs]
-        wanted = bounds.within_entry_limit(batches)
-        entries: dict[int, list[EntryHistory]] = {seq: [] for seq in wanted}
-        for entry in [*in_lake.entries, *self._more(wanted - in_lake.complete_seqs - archived)]:
+            vehicles = recorded[seq].vehicles
+            known[seq] = BatchHistory(seq, recorded[seq].data_id, vehicles, {OPEN: vehicles})
+        page_seqs = sorted(known)[-bounds.limit :]
+        batches = [known[seq] for seq in page_seqs]
+        listed_seqs = bounds.within_entry_limit(batches)
+        entries: dict[int, list[EntryHistory]] = {seq: [] for seq in listed_seqs}
+        # The API may list the entries of fewer triggers than these bounds allow; the others are read here.
+        unlisted_seqs = listed_seqs - in_lake.complete_seqs - archived
+        unlisted_entries = self._lake_half.local.of_triggers(unlisted_seqs) if unlisted_seqs else []
+        for entry in [*in_lake.entries, *unlisted_entries]:
             if entry.seq in entries:
                 entries[entry.seq].append(entry)
-        for seq in wanted & archived:
+        for seq in listed_seqs & archived:
             entries[seq] = list(self._entries_from_archive(known[seq], recorded[seq].vins))
-        before = seqs[0] if len(known) > len(seqs) else in_lake.before
-        return Found(batches, before, entries, archived & set(seqs), ingested)
+        before = page_seqs[0] if len(known) > len(page_seqs) else in_lake.before
+        return Found(batches, before, entries, archived & set(page_seqs), ingested)
 
     def recorded(self, found: Found, seqs: Set[int]) -> RecordedInArchive:
         """Return the outcomes of these triggers' entries that are not in the lake yet."""
         return read_recorded(self._settings, found.ingested, seqs=seqs)
 
     def entries(self, found: Found, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
-        """Yield every entry of a trigger (only `vins`, if given) as recorded; lazily, because there may be a million."""
-        mine: Iterable[EntryHistory]
+        """Yield the entries of a trigger as recorded; if `vins` is not empty, only those of these vehicles.
+
+        The entries are read lazily, because a trigger may have a million.
+        """
+        entries: Iterable[EntryHistory]
         if batch.seq in found.entries:
-            mine = found.entries[batch.seq]
+            entries = found.entries[batch.seq]
         elif batch.seq in found.archived:
-            alone = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
-            triggers = triggers_recorded(self._settings, found.ingested, self._request_id, alone)
-            mine = self._entries_from_archive(batch, triggers[batch.seq].vins)
+            only_this_trigger = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
+            triggers = triggers_recorded(self._settings, found.ingested, self._request_id, only_this_trigger)
+            entries = self._entries_from_archive(batch, triggers[batch.seq].vins)
         else:
-            mine = self._entries_from_lake(batch, vins)
-        return (entry for entry in mine if not vins or entry.vin in vins)
+            entries = self._entries_from_lake(batch, vins)
+        return (entry for entry in entries if not vins or entry.vin in vins)
 
     def _entries_from_archive(self, batch: BatchHistory, vins: Iterable[str]) -> Iterator[EntryHistory]:
         return (EntryHistory(vin, batch.seq, self._request_id, batch.data_id) for vin in vins)
 
     def _entries_from_lake(self, batch: BatchHistory, vins: Set[str]) -> Iterator[EntryHistory]:
-        for vin, state in self._half.local.vehicles(batch.seq, vins):
+        for vin, state in self._lake_half.local.vehicles(batch.seq, vins):
             yield EntryHistory(vin, batch.seq, self._request_id, batch.data_id, state)
-
-    def _more(self, seqs: Set[int]) -> list[EntryHistory]:
-        """Read entries that are within our limit, but above the API's."""
-        return self._half.local.of_triggers(seqs) if seqs else []

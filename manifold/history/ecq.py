@@ -23,11 +23,11 @@ class LiveMessage:
 
     @property
     def ts(self) -> datetime:
-        """When it was accepted (UTC), from its seq."""
+        """When the message was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     def sized(self, size_bytes: int | None) -> "LiveMessage":
-        """Return a copy with this size, if its own is unknown."""
+        """Return the message with this size if its own size is unknown, else unchanged."""
         return self if self.size_bytes is not None else replace(self, size_bytes=size_bytes)
 
     def expired(self, at: datetime) -> "LiveMessage":
@@ -35,13 +35,17 @@ class LiveMessage:
         return replace(self, state=Outcome.EXPIRED, ended_at=at, reason=WHY_EXPIRED)
 
     def aged(self, pending_retention: timedelta | None, now: datetime) -> "LiveMessage":
-        """Return the message, as expired if it is pending past its retention, recorded or not. None: unlimited retention."""
-        if self.state != EntryState.PENDING or pending_retention is None or self.ts + pending_retention >= now:
+        """Return the message as expired if it is pending past its retention, even if that expiry is not recorded yet.
+
+        `pending_retention` of None is unlimited.
+        """
+        if self.state != EntryState.PENDING or pending_retention is None:
             return self
-        return self.expired(self.ts + pending_retention)
+        expires_at = self.ts + pending_retention
+        return self if expires_at >= now else self.expired(expires_at)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for `manifold ecq show --json`; `ended_at` and `reason` only if it expired."""
+        """Return the fields for `manifold ecq show --json`. Only an expired message has `ended_at` and `reason`."""
         ts = self.ts.isoformat()
         fields = {"key": self.key, "seq": self.seq, "ts": ts, "size_bytes": self.size_bytes, "state": str(self.state)}
         if self.ended_at is not None:

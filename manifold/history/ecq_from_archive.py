@@ -25,7 +25,7 @@ class RecordedQueue:
     rows: set[StateRow] = field(default_factory=set)  # acknowledgements and rewinds, as lake rows
 
     def take(self, envelope: Envelope, max_data_bytes: int) -> None:
-        """Add a message; invalid ones are skipped, because ingest quarantines them."""
+        """Add a message. An invalid message is skipped, because ingest quarantines it."""
         if envelope.topic.startswith(ACKNOWLEDGEMENTS):
             with contextlib.suppress(ValueError):
                 record = EcqAck.from_wire(envelope.payload)
@@ -37,20 +37,21 @@ class RecordedQueue:
         match parse_ecq(envelope.topic, envelope.payload, max_data_bytes=max_data_bytes):
             case Append(key=key, payload=payload):
                 self.writes[envelope.seq] = key, len(payload)
-            case Rewind(first_seq=first):
-                self.rows.add(StateRow(first - 1, envelope.received_at, envelope.seq, StateKind.REWOUND.value))
+            case Rewind(first_seq=first_seq):
+                acked_seq = first_seq - 1  # a rewind to a message makes its predecessor the last acknowledged one
+                self.rows.add(StateRow(acked_seq, envelope.received_at, envelope.seq, StateKind.REWOUND.value))
 
 
 def read_recorded_queue(settings: Settings, ingested: Set[str], client_id: str) -> RecordedQueue:
-    """Read a client's records from the archive, except segments in `ingested` (their paths)."""
-    found = RecordedQueue()
-    written = ecq_write_topic(client_id, "")
-    others = pa.array([ecq_rewind_topic(client_id), f"{ACKNOWLEDGEMENTS}{client_id}"])
+    """Read a client's records from the archive, without the segments whose paths are in `ingested`."""
+    queue = RecordedQueue()
+    write_prefix = ecq_write_topic(client_id, "")
+    other_topics = pa.array([ecq_rewind_topic(client_id), f"{ACKNOWLEDGEMENTS}{client_id}"])
 
-    def of_client(messages: pa.Table) -> pa.ChunkedArray:
+    def is_of_client(messages: pa.Table) -> pa.ChunkedArray:
         topics = messages["topic"]
-        return pc.or_(pc.starts_with(topics, written), pc.is_in(topics, value_set=others))
+        return pc.or_(pc.starts_with(topics, write_prefix), pc.is_in(topics, value_set=other_topics))
 
-    for envelope in not_ingested(settings, ingested, Stream.ECQ, of_client):
-        found.take(envelope, settings.max_data_bytes)
-    return found
+    for envelope in not_ingested(settings, ingested, Stream.ECQ, is_of_client):
+        queue.take(envelope, settings.max_data_bytes)
+    return queue

@@ -18,26 +18,26 @@ class QueueInLake:
     """One client's compacted queue in the lake. Before compaction a key may have several messages."""
 
     writes: dict[int, str]  # seq → key
-    rows: set[StateRow]
-    last_seq: int | None
+    rows: set[StateRow]  # acknowledgements, expiries and rewinds
+    last_seq: int | None  # the greatest seq of any message, acknowledged or not; None: the lake has none
 
 
 def read_queue_in_lake(catalog: Catalog, client_id: str) -> QueueInLake:
     """Read everything in the lake about a client."""
-    mine = where(EqualTo, "client_id", client_id)
-    state = rows_of(catalog, ECQ_STATE, mine, ("acked_seq", "acked_at", "epoch", "kind"))
-    index = rows_of(catalog, ECQ_INDEX, mine, ("seq", "key"))
-    seqno = rows_of(catalog, ECQ_SEQNO, mine, ("last_seq",))
+    is_of_client = where(EqualTo, "client_id", client_id)
+    state_rows = rows_of(catalog, ECQ_STATE, is_of_client, ("acked_seq", "acked_at", "epoch", "kind"))
+    index_rows = rows_of(catalog, ECQ_INDEX, is_of_client, ("seq", "key"))
+    seqno_rows = rows_of(catalog, ECQ_SEQNO, is_of_client, ("last_seq",))
     return QueueInLake(
-        writes={row["seq"]: row["key"] for row in index},
-        rows={StateRow(row["acked_seq"], row["acked_at"], row["epoch"], row["kind"]) for row in state},
-        last_seq=max((row["last_seq"] for row in seqno), default=None),
+        writes={row["seq"]: row["key"] for row in index_rows},
+        rows={StateRow(row["acked_seq"], row["acked_at"], row["epoch"], row["kind"]) for row in state_rows},
+        last_seq=max((row["last_seq"] for row in seqno_rows), default=None),
     )
 
 
 def read_sizes(catalog: Catalog, client_id: str, seqs: Set[int]) -> dict[int, int]:
-    """Return the payload sizes in bytes of these messages, if the lake has them. Holds only a few payloads in memory."""
-    found: dict[int, int] = {}
-    for piece in messages(catalog, [(client_id, seq) for seq in seqs]):
-        found |= {seq: len(message.payload) for (_, seq), message in piece.items()}
-    return found
+    """Return by seq the payload sizes (bytes) of those messages that are in the lake. Few payloads are in memory at once."""
+    sizes: dict[int, int] = {}
+    for chunk in messages(catalog, [(client_id, seq) for seq in seqs]):
+        sizes |= {seq: len(message.payload) for (_, seq), message in chunk.items()}
+    return sizes

@@ -20,50 +20,55 @@ from manifold.queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
 from manifold.queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
 
 MESSAGE_BATCH_SIZE = 1000  # messages per call
-# How long after an expiry the records are read too; by then garbage collection has removed the message.
+# Garbage collection removes an expired message from Redis. So for this long after an expiry, archive and lake are read too.
 EXPIRY_SHOWN = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The state in Redis. A missing message may only be taken as not live if Redis is loaded."""
+    """A compacted queue as Redis has it."""
 
-    is_loaded: bool
+    is_loaded: bool  # whether Redis has all live messages; if not, a message that is not in Redis may still be live
     reply: ReadReply
 
     @property
     def is_whole(self) -> bool:
         """Whether Redis alone is sufficient, so that archive and lake need not be read."""
         messages = self.reply.messages
-        is_sized = bool(messages) and all(message.size_bytes is not None for message in messages)
-        return self.is_loaded and is_sized and not _has_just_expired(self.reply.expired_at_ms)
+        has_all_sizes = bool(messages) and all(message.size_bytes is not None for message in messages)
+        return self.is_loaded and has_all_sizes and not _is_recent_expiry(self.reply.expired_at_ms)
 
     def messages(self, pending_retention: timedelta | None) -> list[LiveMessage]:
         """Return all live messages, oldest first."""
         return _live(self.reply.messages, self.reply.in_flight, pending_retention)
 
     def queue(self, client_id: str, after: int, pending_retention: timedelta | None) -> CompactedQueue:
-        """Return the messages after a seq, from Redis alone."""
-        reply, entries = self.reply, self.messages(pending_retention)
-        last_seq = max((seq for seq in (*(entry.seq for entry in entries), reply.acked_seq) if seq), default=None)
-        entries = [entry for entry in entries if entry.seq > after]
-        return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries)
+        """Return the queue from Redis alone, with the messages whose seq is greater than `after`."""
+        messages = self.messages(pending_retention)
+        acked_seq = self.reply.acked_seq
+        known_seqs = [message.seq for message in messages]
+        if acked_seq:
+            known_seqs.append(acked_seq)
+        last_seq = max(known_seqs, default=None)
+        entries = [message for message in messages if message.seq > after]
+        return CompactedQueue(client_id, last_seq, acked_seq, instant_of(self.reply.acked_at_ms), entries)
 
 
 def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
     """Add the commands for a page to a batch; parse their replies with `page_of_replies`."""
-    batch.add(
-        ecq_queue(client_id), ReadPage(page.after, min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)), wall_clock_ms()
-    )
+    limit = min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)
+    batch.add(ecq_queue(client_id), ReadPage(page.after, limit), wall_clock_ms())
     for mark in keys.loaded_marks(of_cluster=of_cluster):
         batch.call(("GET", mark), lambda reply: reply)
 
 
 def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
-    """Build the page from the replies to `ask_page`; None if Redis is incomplete."""
+    """Build the page from the replies to the commands of `ask_page`. Return None if Redis alone is not sufficient."""
     reply: PageReply = replies[0]
-    is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
-    if not (is_loaded and is_sized and reply.last_seq is not None) or _has_just_expired(reply.expired_at_ms):
+    loaded_marks = replies[1:]
+    has_all_sizes = all(message.size_bytes is not None for message in reply.messages)
+    is_complete = all(loaded_marks) and has_all_sizes and reply.last_seq is not None
+    if not is_complete or _is_recent_expiry(reply.expired_at_ms):
         return None
     entries = _live(reply.messages, reply.in_flight, pending_retention)
     last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
@@ -74,16 +79,19 @@ def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: t
 def read_page(
     redis: Redis, policy: Policy, client_id: str, page: Page, pending_retention: timedelta | None
 ) -> CompactedQueue | None:
-    """Read a page of up to `MESSAGE_BATCH_SIZE` messages, or the whole queue; None: Redis is unavailable or incomplete.
+    """Read a page of up to `MESSAGE_BATCH_SIZE` messages from Redis; without `page.limit`, read the whole queue.
 
-    The whole queue is read by key, each key once: read by seq, a queue with a faster writer would never end.
+    Return None if Redis is unavailable or not sufficient. The whole queue is read by key, so that each key is read once. (Read by
+    seq, the queue of a fast writer would have no end, because each new write gets a higher seq.)
 
     Raises:
         redis.ResponseError: a key has the wrong type.
     """
     if page.limit is None:
         queued = read_queue(redis, policy, client_id)
-        return None if queued is None or not queued.is_whole else queued.queue(client_id, page.after, pending_retention)
+        if queued is None or not queued.is_whole:
+            return None
+        return queued.queue(client_id, page.after, pending_retention)
     try:
         batch = BlockingBatch(redis, policy)
         ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
@@ -95,7 +103,7 @@ def read_page(
 
 
 def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
-    """Read the whole queue from Redis; None: Redis is unavailable.
+    """Read the whole queue from Redis. Return None if Redis is unavailable.
 
     Raises:
         redis.ResponseError: a key has the wrong type.
@@ -106,22 +114,25 @@ def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
             batch.call(("GET", mark), lambda reply: reply)
         is_loaded = all(batch.run())
         return Queued(is_loaded, EcqLoader(redis, policy).read_one(client_id))
-    except AuthenticationError:
+    except AuthenticationError:  # redis-py derives it from ConnectionError
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
 
 
-def _has_just_expired(expired_at_ms: int | None) -> bool:
+def _is_recent_expiry(expired_at_ms: int | None) -> bool:
+    """Whether the queue's last expiry is so recent that the expired message is still shown. None: there was no expiry."""
     expired_at = instant_of(expired_at_ms)
     return expired_at is not None and datetime.now(UTC) - expired_at < EXPIRY_SHOWN
 
 
 def _live(messages: Sequence[QueuedMessage], in_flight: int | None, pending_retention: timedelta | None) -> list[LiveMessage]:
-    found, now = [], datetime.now(UTC)
+    """Return messages in Redis as live messages with their states. `in_flight` is the seq of the message in flight, if any."""
+    now = datetime.now(UTC)
+    live: list[LiveMessage] = []
     for message in messages:
         state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
         if message.seq == in_flight:
             state = EntryState.IN_FLIGHT
-        found.append(LiveMessage(message.key, message.seq, message.size_bytes, state).aged(pending_retention, now))
-    return found
+        live.append(LiveMessage(message.key, message.seq, message.size_bytes, state).aged(pending_retention, now))
+    return live

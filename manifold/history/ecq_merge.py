@@ -1,7 +1,7 @@
 """Merges a compacted queue from Redis, the archive and the lake.
 
-If Redis is loaded, it decides which messages are live and their states; messages that it does not have yet are added from the
-records. If it is not loaded or unavailable, the state is computed from the records, as in a rebuild
+If Redis is loaded, Redis decides which messages are live and which states they have, and messages that are not in Redis yet are
+added from archive and lake. If Redis is unavailable or not loaded, everything is computed from archive and lake, as in a rebuild
 (`manifold.contracts.ecq_rows`).
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from manifold.history.ecq_from_lake import QueueInLake
 
 
-def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id: str, page: Page) -> CompactedQueue:
+def compacted_queue(settings: Settings, redis: Redis, lake_half: LakeHalf, client_id: str, page: Page) -> CompactedQueue:
     """Return a page of a client's queue. Archive and lake are only read if Redis is not sufficient.
 
     Raises:
@@ -35,63 +35,73 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
         Permanent, Retryable: archive or lake are needed and unreadable. An unavailable catalog raises its own errors.
     """
     policy = Policy.of(settings)
-    pending_retention = settings.ecq_pending_retention
-    if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page, pending_retention)) is not None:
-        return told
+    if settings.direct_enqueue:
+        redis_page = read_page(redis, policy, client_id, page, settings.ecq_pending_retention)
+        if redis_page is not None:
+            return redis_page
     close_segments(settings)  # flush the recorders' journals
-    # Before the tables: segments may be read twice, never missed.
-    ingested = half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)
-    in_lake = half.local.compacted_queue(client_id)
+    # The list of ingested segments is read before the tables. So a segment may be read twice, but is never missed.
+    ingested = lake_half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)
+    in_lake = lake_half.local.compacted_queue(client_id)
     recorded = read_recorded_queue(settings, ingested, client_id)
-    queued = read_queue(redis, policy, client_id)  # last, because it is the newest source
-    found = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
-    unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
-    sizes = half.local.sizes(client_id, unknown) if unknown else {}
-    return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
+    queued = read_queue(redis, policy, client_id)  # last, because Redis is the newest source
+    queue = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
+    unsized_seqs = {message.seq for message in queue.entries if message.size_bytes is None}
+    sizes = lake_half.local.sizes(client_id, unsized_seqs) if unsized_seqs else {}
+    return replace(queue, entries=[message.sized(sizes.get(message.seq)) for message in queue.entries])
 
 
 def merged(
     settings: Settings, client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake"
 ) -> CompactedQueue:
-    """Merge all sources, without acknowledged messages past their retention."""
-    now, pending_retention = datetime.now(UTC), settings.ecq_pending_retention
-    kept_from = now - timedelta(days=settings.ecq_retention_days)
+    """Merge all sources into the whole queue, without acknowledged messages past their retention."""
+    pending_retention = settings.ecq_pending_retention
     state = RecordedState(recorded.rows | in_lake.rows)
-    newest: dict[str, int] = {}
-    for seq, key in [*in_lake.writes.items(), *((seq, key) for seq, (key, _) in recorded.writes.items())]:
-        newest[key] = max(seq, newest.get(key, 0))
-    live: dict[str, LiveMessage] = {}
-    for key, seq in newest.items():
-        is_acknowledged = state.is_acknowledged(seq)
-        size = recorded.writes[seq][1] if seq in recorded.writes else None
-        message = LiveMessage(key, seq, size, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
-        if (expired_at := state.expired_at(seq)) is not None:
-            live[key] = message.expired(expired_at)
-        elif not is_acknowledged or message.ts >= kept_from:
-            live[key] = message.aged(pending_retention, now)
+    live = _live_on_record(settings, recorded, in_lake, state)
     acked_seq, acked_at = state.acked_seq, state.acked_at
     if queued is not None and queued.is_loaded:
         for message in queued.messages(pending_retention):
-            known = live.get(message.key)
-            if known is None or known.seq < message.seq:
+            on_record = live.get(message.key)
+            if on_record is None or on_record.seq < message.seq:
                 live[message.key] = message
-            elif known.seq == message.seq and state.expired_at(message.seq) is None:
-                live[message.key] = message.sized(known.size_bytes)
+            elif on_record.seq == message.seq and state.expired_at(message.seq) is None:
+                live[message.key] = message.sized(on_record.size_bytes)
         if queued.reply.acked_seq is not None:
             acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)
     entries = sorted(live.values(), key=lambda message: message.seq)
-    last_seq = _greatest(entries, acked_seq, in_lake.last_seq, *recorded.writes)
+    known_seqs = [acked_seq, in_lake.last_seq, *recorded.writes, *(message.seq for message in entries)]
+    last_seq = max((seq for seq in known_seqs if seq), default=None)
     return CompactedQueue(client_id, last_seq, acked_seq, acked_at, entries)
+
+
+def _live_on_record(
+    settings: Settings, recorded: RecordedQueue, in_lake: "QueueInLake", state: RecordedState
+) -> dict[str, LiveMessage]:
+    """Return by key the newest message in archive and lake, without acknowledged messages past their retention."""
+    now = datetime.now(UTC)
+    oldest_kept = now - timedelta(days=settings.ecq_retention_days)
+    newest_seqs: dict[str, int] = {}
+    for seq, key in in_lake.writes.items():
+        newest_seqs[key] = max(seq, newest_seqs.get(key, 0))
+    for seq, (key, _) in recorded.writes.items():
+        newest_seqs[key] = max(seq, newest_seqs.get(key, 0))
+    live: dict[str, LiveMessage] = {}
+    for key, seq in newest_seqs.items():
+        is_acknowledged = state.is_acknowledged(seq)
+        _, size_bytes = recorded.writes.get(seq, (key, None))
+        message = LiveMessage(key, seq, size_bytes, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
+        expired_at = state.expired_at(seq)
+        if expired_at is not None:
+            live[key] = message.expired(expired_at)
+        elif not is_acknowledged or message.ts >= oldest_kept:
+            live[key] = message.aged(settings.ecq_pending_retention, now)
+    return live
 
 
 def page_of(queue: CompactedQueue, page: Page) -> CompactedQueue:
     """Return the requested part of a queue."""
-    left = [entry for entry in queue.entries if entry.seq > page.after]
-    if page.limit is None or len(left) <= page.limit:
-        return replace(queue, entries=left)
-    return replace(queue, entries=left[: page.limit], after=left[page.limit - 1].seq)
-
-
-def _greatest(messages: list[LiveMessage], *others: int | None) -> int | None:
-    known = [message.seq for message in messages] + [seq for seq in others if seq]
-    return max(known, default=None)
+    remaining = [message for message in queue.entries if message.seq > page.after]
+    if page.limit is None or len(remaining) <= page.limit:
+        return replace(queue, entries=remaining)
+    entries = remaining[: page.limit]
+    return replace(queue, entries=entries, after=entries[-1].seq)

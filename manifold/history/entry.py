@@ -10,6 +10,7 @@ from manifold.contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 
 OPEN = "open"  # state of an entry that was not looked up individually and has no outcome in the lake
+# The fields of an entry's JSON form.
 SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts", "reason")
 
 
@@ -17,7 +18,7 @@ SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at"
 class EntryHistory:
     """One entry: its identity, state, and event times.
 
-    `state` is an `EntryState` or an `Outcome`. Times are UTC; None: not yet, or unknown.
+    `state` is an `EntryState` or an `Outcome`. Times are UTC; a time is None if its event has not happened yet or is unknown.
     """
 
     vin: str
@@ -33,12 +34,12 @@ class EntryHistory:
 
     @property
     def accepted_at(self) -> datetime:
-        """When it was accepted (UTC), from its seq."""
+        """When the entry was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     @property
     def is_open(self) -> bool:
-        """Whether no outcome is known."""
+        """Whether the entry has no known outcome."""
         return self.state in _OPEN
 
     def ended(self, record: OutcomeRecord) -> "EntryHistory":
@@ -70,16 +71,16 @@ class EntryHistory:
 
 @dataclass(frozen=True, slots=True)
 class BatchHistory:
-    """One trigger: its number of vehicles, and the number of entries per state."""
+    """One trigger: its number of vehicles, and its number of entries by state."""
 
     seq: int
     data_id: str
     vehicles: int
-    states: Mapping[str, int]  # by `EntryState`, `Outcome`, or `OPEN`
+    states: Mapping[str, int]  # number of entries by `EntryState`, `Outcome`, or `OPEN`
 
     @property
     def accepted_at(self) -> datetime:
-        """When it was accepted (UTC), from its seq."""
+        """When the trigger was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
 
@@ -94,20 +95,20 @@ class Bounds:
     since: int = 0  # lower bound of seqs, inclusive
 
     def within_entry_limit(self, batches: Iterable[BatchHistory]) -> set[int]:
-        """Return the seqs of the newest triggers whose entries fit into `entries`."""
-        left = self.entries
-        found = set()
+        """Return the seqs of as many of the newest triggers as have together at most `entries` entries."""
+        remaining = self.entries
+        seqs = set()
         for batch in sorted(batches, key=lambda batch: batch.seq, reverse=True):
-            left -= batch.vehicles
-            if left < 0:
+            remaining -= batch.vehicles
+            if remaining < 0:
                 break
-            found.add(batch.seq)
-        return found
+            seqs.add(batch.seq)
+        return seqs
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPage:
-    """Triggers, oldest first, and the entries of those within the entry limit."""
+    """Triggers, oldest first, and the entries of the newest of these triggers, as far as the entry limit allows."""
 
     batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # `before` of the next page; None: no older triggers
@@ -125,10 +126,10 @@ class VehiclePage:
 
 @dataclass(frozen=True, slots=True)
 class DataHistory:
-    """The payload, and when it was published (UTC). None: only the queues have it, and they keep no times."""
+    """The payload of a data_id, and when it was published (UTC)."""
 
     payload: bytes
-    first_seen_at: datetime | None
+    first_seen_at: datetime | None  # None: the data is only in the queues, which keep no times
     last_seen_at: datetime | None
     times_seen: int
 

@@ -1,4 +1,4 @@
-"""Reads what is recorded but not in the lake yet, from segments that were not ingested."""
+"""Reads records that are not in the lake yet, from archive segments that are not ingested."""
 
 import contextlib
 import re
@@ -25,67 +25,78 @@ from manifold.settings import Settings
 
 UNINGESTED_WINDOW = timedelta(days=1)  # how far back to look for segments that were not ingested
 READERS = 4  # segments read concurrently
-Choose = Callable[[pa.Table], pa.ChunkedArray]  # returns a mask of the wanted messages
-MAX_NAMES = 200  # names searched per segment; above this, parsing every message is faster
+Choose = Callable[[pa.Table], pa.ChunkedArray]  # returns a boolean mask of the wanted messages
+MAX_NAMES = 200  # up to this many names, payloads are searched before they are parsed; for more, parsing all of them is faster
 
 
 @dataclass(slots=True)
 class RecordedInArchive:
-    """Accepted triggers, and outcomes by (vin, seq)."""
+    """Accepted triggers and outcomes from the archive."""
 
-    triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # with seqs
-    outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)
+    triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # each with its seq
+    outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)  # by (vin, seq)
 
     def ended(self, entry: EntryHistory) -> EntryHistory:
-        """Return the entry with its archived outcome, if there is one."""
+        """Return the entry with its outcome from the archive. It stays unchanged if there is none, or if it has ended already.
+
+        A withdrawn entry may still be delivered late. In this case, the delivery replaces the withdrawal.
+        """
         record = self.outcomes.get((entry.vin, entry.seq))
-        is_late = record is not None and record.outcome is Outcome.DELIVERED and entry.state == Outcome.WITHDRAWN
-        return entry.ended(record) if record is not None and (entry.is_open or is_late) else entry
+        if record is None:
+            return entry
+        is_late_delivery = record.outcome is Outcome.DELIVERED and entry.state == Outcome.WITHDRAWN
+        return entry.ended(record) if entry.is_open or is_late_delivery else entry
 
 
 @dataclass(slots=True)
 class RecordedTrigger:
-    """An accepted trigger; `vins` is empty if they exceed the entry limit."""
+    """An accepted trigger."""
 
     data_id: str
     vehicles: int
-    vins: tuple[str, ...]
+    vins: tuple[str, ...]  # empty if the trigger is beyond the entry limit
 
 
 def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> RecordedInArchive:
-    """Read a vehicle's triggers and outcomes, or the outcomes of triggers, except from segments in `ingested` (their paths)."""
-    found = RecordedInArchive()
+    """Read the triggers and outcomes of the vehicle `vin`; without `vin`, read the outcomes of the triggers `seqs`.
+
+    The segments whose paths are in `ingested` are not read.
+    """
+    recorded = RecordedInArchive()
     if vin:
         for seq, trigger in _triggers(settings, ingested, vin):
             if vin in trigger.ids:
-                found.triggers.append((seq, trigger))
-    for envelope in _messages(settings, ingested, Stream.OUTCOME, {vin} if vin else set(map(str, seqs))):
-        with contextlib.suppress(ValueError):  # ingest quarantines it
+                recorded.triggers.append((seq, trigger))
+    names = {vin} if vin else set(map(str, seqs))
+    for envelope in _messages(settings, ingested, Stream.OUTCOME, names):
+        with contextlib.suppress(ValueError):  # an invalid outcome is skipped; ingest quarantines it
             record = OutcomeRecord.from_wire(envelope.payload)
             if vin or record.seq in seqs:
                 key = record.vin, record.seq
-                found.outcomes[key] = record.joined(found.outcomes.get(key))
-    return found
+                recorded.outcomes[key] = record.joined(recorded.outcomes.get(key))
+    return recorded
 
 
 def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, bounds: Bounds) -> dict[int, RecordedTrigger]:
-    """Return the newest triggers of a request_id by seq, one more than a page, from segments that are not in `ingested`.
+    """Return by seq the newest triggers of a request_id from segments whose paths are not in `ingested`.
 
-    At most `bounds.entries` VINs are kept in memory, plus those of one trigger.
+    One trigger more than `bounds.limit` is returned if there are more. At most `bounds.entries` VINs are kept in memory, plus
+    those of one trigger.
     """
-    found: dict[int, RecordedTrigger] = {}
+    triggers: dict[int, RecordedTrigger] = {}
     for seq, trigger in _triggers(settings, ingested, request_id):
         if trigger.request_id != request_id or not bounds.since <= seq < bounds.before:
             continue
-        found[seq] = RecordedTrigger(trigger.data_id, len(trigger.ids), trigger.ids)
-        for old in sorted(found)[: -(bounds.limit + 1)]:
-            del found[old]
-        left = bounds.entries
-        for kept in sorted(found, reverse=True):
-            left -= found[kept].vehicles
-            if left < 0:
-                found[kept].vins = ()
-    return found
+        triggers[seq] = RecordedTrigger(trigger.data_id, len(trigger.ids), trigger.ids)
+        excess_seqs = sorted(triggers)[: -(bounds.limit + 1)]
+        for excess_seq in excess_seqs:
+            del triggers[excess_seq]
+        remaining = bounds.entries
+        for kept_seq in sorted(triggers, reverse=True):
+            remaining -= triggers[kept_seq].vehicles
+            if remaining < 0:
+                triggers[kept_seq].vins = ()
+    return triggers
 
 
 def _triggers(settings: Settings, ingested: Set[str], name: str) -> Iterator[tuple[int, Trigger]]:
@@ -105,34 +116,41 @@ def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
 
 
 def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set[str]) -> Iterator[Envelope]:
-    """Yield the accepted messages that may contain one of `names`, without duplicates; reads a few segments at a time."""
+    """Yield the accepted messages that may contain one of `names`, without duplicates. A few segments are read at a time."""
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
     segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + AHEAD)) if names else []
     paths = [segment.path for segment in segments if segment.stream is stream and segment.path not in ingested]
     with ThreadPoolExecutor(READERS, "segments") as pool:
-        for some in _in_groups(paths):
-            yield from chain.from_iterable(pool.map(partial(_read, archive, names), some))
-
-
-def _in_groups(paths: list[str]) -> Iterator[list[str]]:
-    return (paths[start : start + READERS] for start in range(0, len(paths), READERS))
+        for start in range(0, len(paths), READERS):
+            group = paths[start : start + READERS]
+            yield from chain.from_iterable(pool.map(partial(_read, archive, names), group))
 
 
 def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Iterator[tuple[int, datetime, bytes]]:
-    """Yield (seq, received at, payload) of every publish of this data, inline or not, except from segments in `ingested`."""
-    for envelope in not_ingested(settings, ingested, Stream.DATA, lambda rows: pc.equal(rows["topic"], data_topic(data_id))):
+    """Yield (seq, received at, payload) of every publish of this data, both on its topic and inline in triggers.
+
+    The segments whose paths are in `ingested` are not read.
+    """
+
+    def is_on_topic(messages: pa.Table) -> pa.ChunkedArray:
+        return pc.equal(messages["topic"], data_topic(data_id))
+
+    def may_have_inline_data(messages: pa.Table) -> pa.ChunkedArray:
+        return _may_contain(messages["payload"], ['"data"'])
+
+    for envelope in not_ingested(settings, ingested, Stream.DATA, is_on_topic):
         yield envelope.seq, envelope.received_at, envelope.payload
     if len(data_id) != len(sha1_hex(b"")):
-        return  # not a SHA-1, so it is not the id of inline data
-    for envelope in not_ingested(settings, ingested, Stream.TRIGGER, lambda rows: _hold(rows["payload"], ['"data"'])):
+        return  # the id of inline data is a SHA-1, which this id is not
+    for envelope in not_ingested(settings, ingested, Stream.TRIGGER, may_have_inline_data):
         trigger = _trigger(settings, envelope)
         if trigger is not None and trigger.data is not None and trigger.data_id == data_id:
             yield envelope.seq, envelope.received_at, trigger.data
 
 
 def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
-    """Yield the accepted messages selected by `choose` from the segments that are not in `ingested` (their paths).
+    """Yield the accepted messages that `choose` selects, from segments whose paths are not in `ingested`.
 
     Duplicates are included.
     """
@@ -143,21 +161,27 @@ def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose:
             continue
         try:
             messages = decode(segment.path, archive.read(segment.path)).messages
-        except (Unreadable, FileNotFoundError):  # ingest reports the problem
+        except (Unreadable, FileNotFoundError):  # an unreadable segment is skipped; ingest reports the problem
             continue
-        yield from (envelope for envelope in from_arrow(messages.filter(choose(messages))) if envelope.refused_because is None)
+        chosen = from_arrow(messages.filter(choose(messages)))
+        yield from (envelope for envelope in chosen if envelope.refused_because is None)
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
-    """Return the accepted messages of a segment that contain one of `names`, and possibly others; without duplicates."""
+    """Return the accepted messages of a segment that may contain one of `names`, without duplicates."""
     try:
         messages = decode(path, archive.read(path)).messages
-    except (Unreadable, FileNotFoundError):  # ingest reports the problem
+    except (Unreadable, FileNotFoundError):  # an unreadable segment is skipped; ingest reports the problem
         return []
-    found = from_arrow(messages.filter(_hold(messages["payload"], names)) if len(names) <= MAX_NAMES else messages)
-    return [envelope for envelope in found if envelope.refused_because is None and envelope.duplicate_of is None]
+    if len(names) <= MAX_NAMES:
+        messages = messages.filter(_may_contain(messages["payload"], names))
+    envelopes = from_arrow(messages)
+    return [envelope for envelope in envelopes if envelope.refused_because is None and envelope.duplicate_of is None]
 
 
-def _hold(payloads: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
-    """Return which payloads contain one of `names`, or a backslash, with which JSON can escape any name. Parses nothing."""
+def _may_contain(payloads: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
+    """Return a mask of the payloads that may contain one of `names`, without parsing them.
+
+    A payload with a backslash is included, because JSON can escape any character of a name.
+    """
     return pc.match_substring_regex(payloads, "|".join([r"\\", *map(re.escape, names)]))

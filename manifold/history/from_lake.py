@@ -1,4 +1,4 @@
-"""Reads entries, batches and data from the lake, without Spark. Importing PyIceberg takes a second."""
+"""Reads entries, batches and data from the lake, without Spark. Importing this module takes a second, because of PyIceberg."""
 
 from collections.abc import Iterator, Set
 from datetime import datetime
@@ -17,15 +17,16 @@ from manifold.lake.catalog import where
 from manifold.lake.reads import read_segments, rows_of, triggers_filter
 from manifold.lake.sightings import folded
 
-ENTRY = ("vin", "seq", "request_id", "data_id")
-ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
-SEEN = ("first_seen_at", "last_seen_at", "times_seen")
+ENTRY_COLUMNS = ("vin", "seq", "request_id", "data_id")
+OUTCOME_COLUMNS = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
+SEEN_COLUMNS = ("first_seen_at", "last_seen_at", "times_seen")
 
 
 class Lake:
-    """Queries on an open catalog. `ingested` in a result contains the paths of the segments ingested since a given time.
+    """Queries on an open catalog. `ingested` in a result contains the paths of the segments ingested at or after a given time.
 
-    The segments are read before the tables: rows published meanwhile are then found twice, in lake and archive, but never missed.
+    The list of segments is read before the tables. So rows that are published during a query may be found both in the lake and in
+    the archive, but are never missed.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -36,30 +37,30 @@ class Lake:
         return read_segments(self._catalog, since)
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
-        """Return every entry of a vehicle, oldest first, and `ingested`."""
+        """Return every entry of a vehicle, oldest first, and the segments ingested at or after `since` (UTC)."""
         ingested = self.ingested(since)
         return read_entries(self._catalog, vin), ingested
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
-        """Return the newest entries of a vehicle within the bounds, and `ingested`."""
+        """Return the newest entries of a vehicle within the bounds, and the segments ingested at or after `since` (UTC)."""
         ingested = self.ingested(since)
         return read_vehicle_page(self._catalog, vin, bounds), ingested
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
-        """Return the newest triggers of a request_id within the bounds, and `ingested`."""
+        """Return the newest triggers of a request_id within the bounds, and the segments ingested at or after `since` (UTC)."""
         ingested = self.ingested(since)
         return read_page(self._catalog, request_id, bounds), ingested
 
     def of_triggers(self, seqs: Set[int]) -> list[EntryHistory]:
-        """Return every entry of these triggers, by seq and VIN."""
+        """Return every entry of these triggers, sorted by seq and VIN."""
         return read_triggers(self._catalog, seqs)
 
     def vehicles(self, seq: int, vins: Set[str]) -> Iterator[tuple[str, str]]:
-        """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given)."""
+        """Yield (vin, state) of each vehicle of a trigger; if `vins` is not empty, only of these vehicles."""
         return read_vehicles(self._catalog, seq, vins)
 
     def compacted_queue(self, client_id: str) -> QueueInLake:
-        """Return what the lake has of a client's compacted queue."""
+        """Return the messages and the state of a client's compacted queue that are in the lake."""
         return read_queue_in_lake(self._catalog, client_id)
 
     def sizes(self, client_id: str, seqs: Set[int]) -> dict[int, int]:
@@ -68,53 +69,69 @@ class Lake:
 
     def data_seen(self, data_id: str) -> dict[str, Any] | None:
         """Return first_seen_at, last_seen_at and times_seen of `data_id`; None if it is not in the lake."""
-        rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("data_id", *SEEN))
-        return folded(pa.Table.from_pylist(rows)).select(SEEN).to_pylist()[0] if rows else None
+        rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("data_id", *SEEN_COLUMNS))
+        if not rows:
+            return None
+        sightings: list[dict[str, Any]] = folded(pa.Table.from_pylist(rows)).select(SEEN_COLUMNS).to_pylist()
+        return sightings[0]
 
     def payload(self, data_id: str) -> bytes | None:
         """Return the payload of `data_id`; None if it is not in the lake."""
-        from manifold.lake.payloads import read_payload  # here: it loads the logging library, which no other query needs
+        # Imported here, because it loads the logging library, which no other query needs.
+        from manifold.lake.payloads import read_payload
 
         return read_payload(self._catalog, data_id)
 
 
 def read_entries(catalog: Catalog, vin: str, *, most: int | None = None) -> list[EntryHistory]:
-    """Return the entries of a vehicle, oldest first; at most `most`, if given."""
-    mine = where(EqualTo, "vin", vin)
-    return _with_ends(catalog, rows_of(catalog, IDS, mine, ENTRY, most), mine)
+    """Return the entries of a vehicle, oldest first. If `most` is given, return at most that many."""
+    is_of_vehicle = where(EqualTo, "vin", vin)
+    id_rows = rows_of(catalog, IDS, is_of_vehicle, ENTRY_COLUMNS, most)
+    return _with_outcomes(catalog, id_rows, is_of_vehicle)
 
 
 def read_triggers(catalog: Catalog, seqs: Set[int]) -> list[EntryHistory]:
-    """Return every entry of these triggers, by seq and VIN."""
-    return _with_ends(catalog, rows_of(catalog, IDS, triggers_filter("ts", seqs), ENTRY), AlwaysTrue()) if seqs else []
+    """Return every entry of these triggers, sorted by seq and VIN."""
+    if not seqs:
+        return []
+    id_rows = rows_of(catalog, IDS, triggers_filter("ts", seqs), ENTRY_COLUMNS)
+    return _with_outcomes(catalog, id_rows, AlwaysTrue())
 
 
 def read_vehicle_page(catalog: Catalog, vin: str, bounds: Bounds) -> VehiclePage:
     """Return the newest entries of a vehicle within the bounds, oldest first. Memory use does not depend on their number."""
-    rows, before = newest_entries(catalog, vin, bounds)
-    return VehiclePage(_with_ends(catalog, rows, where(EqualTo, "vin", vin)), before)
+    id_rows, before = newest_entries(catalog, vin, bounds)
+    return VehiclePage(_with_outcomes(catalog, id_rows, where(EqualTo, "vin", vin)), before)
 
 
 def read_page(catalog: Catalog, request_id: str, bounds: Bounds) -> BatchPage:
-    """Return the newest triggers of this request_id within the bounds, and the entries of those within the entry limit."""
+    """Return the newest triggers of this request_id within the bounds.
+
+    The page lists the entries of the newest of these triggers, as far as the entry limit allows.
+    """
     batches, before = newest_triggers(catalog, request_id, bounds)
-    told = frozenset(bounds.within_entry_limit(batches))
-    return BatchPage(batches, before, read_triggers(catalog, told), told)
+    listed_seqs = frozenset(bounds.within_entry_limit(batches))
+    return BatchPage(batches, before, read_triggers(catalog, listed_seqs), listed_seqs)
 
 
-def _with_ends(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression) -> list[EntryHistory]:
-    """Join rows of the ids table with their outcomes; return entries by seq and VIN, without duplicates."""
-    if not ids:
+def _with_outcomes(catalog: Catalog, id_rows: list[dict[str, Any]], outcome_filter: BooleanExpression) -> list[EntryHistory]:
+    """Join rows of the ids table with their outcomes. Return entries sorted by seq and VIN, without duplicates.
+
+    `outcome_filter` limits the outcomes that are read, in addition to the triggers of the rows.
+    """
+    if not id_rows:
         return []
-    outcomes = rows_of(catalog, OUTCOMES, And(whose, triggers_filter("accepted_at", {row["seq"] for row in ids})))
-    # An entry that was withdrawn may have been delivered all the same; then it counts as delivered.
-    by_strength = sorted(outcomes, key=lambda row: row["outcome"] != Outcome.WITHDRAWN)
-    ended = {(row["seq"], row["vin"]): row for row in by_strength}
+    seqs = {row["seq"] for row in id_rows}
+    outcome_rows = rows_of(catalog, OUTCOMES, And(outcome_filter, triggers_filter("accepted_at", seqs)))
+    # An entry may have two outcomes, because a withdrawn entry may still be delivered. Withdrawals are sorted first, so that the
+    # other outcome replaces them in the dictionary.
+    outcome_rows.sort(key=lambda row: row["outcome"] != Outcome.WITHDRAWN)
+    outcomes = {(row["seq"], row["vin"]): row for row in outcome_rows}
     entries = {}
-    for row in ids:
+    for row in id_rows:
         key = (row["seq"], row["vin"])
-        end = ended.get(key, {})
-        ending = {name: end[name] for name in ENDED if name in end}
-        state = end.get("outcome", EntryState.PENDING.value)
-        entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **ending)
+        outcome = outcomes.get(key, {})
+        details = {name: outcome[name] for name in OUTCOME_COLUMNS if name in outcome}
+        state = outcome.get("outcome", EntryState.PENDING.value)
+        entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **details)
     return [entries[key] for key in sorted(entries)]

@@ -12,8 +12,9 @@ from manifold.contracts import keys
 from manifold.contracts.outcomes import OF_CODE, EntryState, Outcome
 from manifold.history.entry import Bounds, EntryHistory, instant_of
 
-ENTRIES_PER_FLUSH = 1000
-ROUNDED = 1024  # maximum number of seqs with the same score in Redis, which stores doubles
+ENTRIES_PER_PIPELINE = 1000
+# Redis stores the score of an entry, its seq, as a double. Up to this many seqs round to the same score.
+MAX_SEQS_PER_SCORE = 1024
 
 
 def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
@@ -26,11 +27,12 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
     pipe.hgetall(keys.attempts(vin))
     pending_count, pending, parked_count, parked, inflight, attempts = pipe.execute()
     parked_seqs = set(map(int, parked))
-    in_flight_seq, published_at, tries = (inflight.get(name) for name in (b"seq", b"published_at", b"attempts"))
+    in_flight_seq = inflight.get(b"seq")
+    oldest_seqs = sorted([*map(int, pending), *parked_seqs])[:count]
     waiting = []
-    for entry in with_trigger_ids(redis, vin, sorted([*map(int, pending), *parked_seqs])[:count]):
+    for entry in with_trigger_ids(redis, vin, oldest_seqs):
         if in_flight_seq is not None and int(in_flight_seq) == entry.seq:
-            waiting.append(_in_flight(entry, published_at, tries))
+            waiting.append(_in_flight(entry, inflight.get(b"published_at"), inflight.get(b"attempts")))
             continue
         state = EntryState.PARKED if entry.seq in parked_seqs else EntryState.PENDING
         waiting.append(replace(entry, state=state, attempts=int(attempts.get(str(entry.seq).encode(), 0))))
@@ -38,71 +40,86 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
 
 
 def with_trigger_ids(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
-    """Return the entries with these seqs, in order, with request_id and data_id of their triggers."""
-    wanted = list(seqs)
+    """Return the entries with these seqs, in the given order, with request_id and data_id of their triggers."""
+    entry_seqs = list(seqs)
+    if not entry_seqs:
+        return []
     pipe = redis.pipeline(transaction=False)
-    for seq in wanted:
+    for seq in entry_seqs:
         pipe.hmget(keys.trigger(seq), ["request_id", "data_id"])
-    triggers = zip(wanted, pipe.execute() if wanted else (), strict=True)
-    return [
-        EntryHistory(vin, seq, (request_id or b"").decode(), (data_id or b"").decode()) for seq, (request_id, data_id) in triggers
-    ]
+    entries: list[EntryHistory] = []
+    for seq, (request_id, data_id) in zip(entry_seqs, pipe.execute(), strict=True):
+        entries.append(EntryHistory(vin, seq, (request_id or b"").decode(), (data_id or b"").decode()))
+    return entries
 
 
 def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[int]:
-    """Return the seqs of pending and parked entries: all, or the newest within the bounds plus one more if there are more."""
+    """Return the seqs of pending and parked entries.
+
+    With `bounds`, return the newest of those within the bounds, and at least one more than a page if there are more. Some may be
+    just outside the bounds, because Redis compares rounded seqs.
+    """
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):
         if bounds is None:
             pipe.zrange(key, 0, -1)
         else:
-            pipe.zrevrangebyscore(key, bounds.before, bounds.since, start=0, num=bounds.limit + 1 + ROUNDED)
+            max_seqs = bounds.limit + 1 + MAX_SEQS_PER_SCORE
+            pipe.zrevrangebyscore(key, bounds.before, bounds.since, start=0, num=max_seqs)
     return {int(seq) for seq in chain.from_iterable(pipe.execute())}
 
 
 def done_seqs(redis: Redis, vin: str) -> set[int]:
-    """Return the seqs of ended entries that are remembered until the lake has their outcomes."""
+    """Return the seqs of ended entries. The queues remember an ended entry until its outcome is in the lake."""
     ended: Any = redis.zrange(keys.done(vin), 0, -1)
     return set(map(int, ended))
 
 
 def with_current_states(redis: Redis, entries: Iterable[EntryHistory], retention_days: float) -> list[EntryHistory]:
-    """Return the entries with their current states, by seq and VIN. Ended ones are not looked up."""
-    known = list(entries)
-    open_ones = [entry for entry in known if entry.is_open]
-    found = [entry for entry in known if not entry.is_open]
-    past = datetime.now(UTC) - timedelta(days=retention_days)
-    for start in range(0, len(open_ones), ENTRIES_PER_FLUSH):
-        some = open_ones[start : start + ENTRIES_PER_FLUSH]
+    """Return the entries with their current states, sorted by seq and VIN. Entries that have ended are not looked up."""
+    open_entries: list[EntryHistory] = []
+    result: list[EntryHistory] = []
+    for entry in entries:
+        (open_entries if entry.is_open else result).append(entry)
+    retention_start = datetime.now(UTC) - timedelta(days=retention_days)
+    for start in range(0, len(open_entries), ENTRIES_PER_PIPELINE):
+        chunk = open_entries[start : start + ENTRIES_PER_PIPELINE]
         pipe = redis.pipeline(transaction=False)
-        for entry in some:
+        for entry in chunk:
             pipe.hmget(keys.inflight(entry.vin), ["seq", "published_at", "attempts"])
             pipe.zscore(keys.parked(entry.vin), entry.seq)
             pipe.hget(keys.attempts(entry.vin), str(entry.seq))
             pipe.zscore(keys.done(entry.vin), entry.seq)
         replies = pipe.execute()
-        found += [_with_state(entry, past, *replies[4 * n : 4 * n + 4]) for n, entry in enumerate(some)]
-    return sorted(found, key=lambda entry: (entry.seq, entry.vin))
+        for index, entry in enumerate(chunk):
+            first_reply = 4 * index  # each entry has four commands
+            result.append(_with_current_state(entry, retention_start, *replies[first_reply : first_reply + 4]))
+    return sorted(result, key=lambda entry: (entry.seq, entry.vin))
 
 
-def _with_state(
+def _with_current_state(
     entry: EntryHistory,
-    past: datetime,
+    retention_start: datetime,
     inflight: list[bytes | None],
     parked: float | None,
     attempts: bytes | None,
     done: float | None,
 ) -> EntryHistory:
-    """Return the entry with its current state. If it was accepted before `past`, it is expired, recorded or not."""
-    seq, published_at, tries = inflight
-    if seq is not None and int(seq) == entry.seq:
-        return _in_flight(entry, published_at, tries)
-    if done is not None:  # its outcome is not in the archive yet
+    """Return an open entry with its current state, from the replies of Redis.
+
+    An entry that was accepted before `retention_start` has expired, even if its outcome is not recorded yet.
+    """
+    in_flight_seq, published_at, in_flight_attempts = inflight
+    if in_flight_seq is not None and int(in_flight_seq) == entry.seq:
+        return _in_flight(entry, published_at, in_flight_attempts)
+    if done is not None:  # the entry has ended, and its outcome is not in the archive yet
         return replace(entry, state=OF_CODE[int(done)])
-    waiting = EntryState.PENDING if parked is None else EntryState.PARKED
-    return replace(entry, state=Outcome.EXPIRED if entry.accepted_at < past else waiting, attempts=int(attempts or 0))
+    state: str = EntryState.PENDING if parked is None else EntryState.PARKED
+    if entry.accepted_at < retention_start:
+        state = Outcome.EXPIRED
+    return replace(entry, state=state, attempts=int(attempts or 0))
 
 
-def _in_flight(entry: EntryHistory, published_at: bytes | None, tries: bytes | None) -> EntryHistory:
+def _in_flight(entry: EntryHistory, published_at: bytes | None, attempts: bytes | None) -> EntryHistory:
     dispatched_at = instant_of(int(published_at or 0))
-    return replace(entry, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(tries or 0))
+    return replace(entry, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(attempts or 0))

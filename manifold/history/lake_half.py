@@ -1,6 +1,6 @@
-"""The lake's half of an answer: from the API, which has the lake open, or read in this process if no API answers.
+"""The lake's part of a result: requested from the API, which has the lake open, or read in this process if no API responds.
 
-The API's routes are `/lake/entries` and `/lake/triggers`.
+The routes of the API are `/lake/entries` and `/lake/triggers`.
 """
 
 from collections.abc import Set
@@ -19,44 +19,51 @@ if TYPE_CHECKING:
 
 
 class LakeHalf:
-    """The lake's half of answers. With a catalog, it never asks the API; otherwise it falls back to `local`."""
+    """The lake's part of results.
+
+    With a catalog, everything is read through the catalog. Without one, the API is asked first, and `local` is the fallback.
+    """
 
     def __init__(self, settings: Settings, catalog: "Catalog | None" = None) -> None:
-        self._settings, self._catalog = settings, catalog
+        self._settings = settings
+        self._catalog = catalog
 
     @cached_property
     def local(self) -> "Lake":
-        """The lake, opened in this process on first use, which takes a second."""
+        """The lake in this process. Without a catalog, it is opened on first use, which takes a second."""
         from manifold.history.from_lake import Lake
         from manifold.lake.catalog import open_catalog
 
         return Lake(open_catalog(self._settings) if self._catalog is None else self._catalog)
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
-        """Return every entry of a vehicle, oldest first, and the segments ingested since."""
-        answer = self._ask("entries", since=since.isoformat(), vin=vin)
-        return self.local.entries_of(vin, since) if answer is None else (entries_of(vin, answer), set(answer["ingested"]))
+        """Return every entry of a vehicle, oldest first, and the paths of the segments ingested at or after `since` (UTC)."""
+        response = self._ask_api("entries", since=since.isoformat(), vin=vin)
+        if response is None:
+            return self.local.entries_of(vin, since)
+        return entries_of(vin, response), set(response["ingested"])
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
-        """Return the newest entries of a vehicle within the bounds, and the segments ingested since."""
-        asked = {"limit": bounds.limit, "rows": bounds.rows, "before": bounds.before, "since_seq": bounds.since}
-        answer = self._ask("entries", since=since.isoformat(), vin=vin, **asked)
-        if answer is None or "before" not in answer:  # an API of an earlier release returns all entries
+        """Return the newest entries of a vehicle within the bounds, and the segments ingested at or after `since` (UTC)."""
+        parameters = {"limit": bounds.limit, "rows": bounds.rows, "before": bounds.before, "since_seq": bounds.since}
+        response = self._ask_api("entries", since=since.isoformat(), vin=vin, **parameters)
+        if response is None or "before" not in response:  # an API of an earlier release returns all entries, without `before`
             return self.local.vehicle_page(vin, since, bounds)
-        return VehiclePage(entries_of(vin, answer), answer["before"]), set(answer["ingested"])
+        return VehiclePage(entries_of(vin, response), response["before"]), set(response["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
-        """Return the newest triggers of a request_id within the bounds, and the segments ingested since."""
-        asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
-        answer = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
-        if answer is None:
+        """Return the newest triggers of a request_id within the bounds, and the segments ingested at or after `since` (UTC)."""
+        parameters = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
+        response = self._ask_api("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **parameters)
+        if response is None:
             return self.local.batch_page(request_id, since, bounds)
-        batches = [BatchHistory(**fields) for fields in answer["batches"]]
-        return BatchPage(batches, answer["before"], _entries_of_all(answer), frozenset(answer["told"])), set(answer["ingested"])
+        batches = [BatchHistory(**fields) for fields in response["batches"]]
+        entries = [EntryHistory.from_json(fields["vin"], fields) for fields in response["entries"]]
+        page = BatchPage(batches, response["before"], entries, complete_seqs=frozenset(response["told"]))
+        return page, set(response["ingested"])
 
-    def _ask(self, what: str, **asked: str | int) -> dict[str, Any] | None:
-        return ask_service(self._settings, f"lake/{what}", asked, "ingested") if self._catalog is None else None
-
-
-def _entries_of_all(answer: dict[str, Any]) -> list[EntryHistory]:
-    return [EntryHistory.from_json(fields["vin"], fields) for fields in answer["entries"]]
+    def _ask_api(self, route: str, **parameters: str | int) -> dict[str, Any] | None:
+        """Request a lake route from the API; None if there is a catalog, or if no API responds."""
+        if self._catalog is not None:
+            return None
+        return ask_service(self._settings, f"lake/{route}", parameters, "ingested")

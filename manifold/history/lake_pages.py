@@ -1,9 +1,8 @@
 """Pages of the lake, newest first: the triggers of a request_id, and the entries of a vehicle.
 
-A request_id may be in use for years, and a vehicle may receive a message every hour.
-
-Files are read in descending order of their maximum seq, which is in the metadata, until a page is full or enough rows were read.
-So the cost of a page does not grow with the number of older entries.
+A request_id may be in use for years, and a vehicle may receive a message every hour. So the cost of a page must not grow with the
+number of older entries: files are read in descending order of their greatest seq, which is in the metadata, until a page is full
+or enough rows are read.
 """
 
 from collections import Counter
@@ -29,78 +28,88 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.reads import triggers_filter
 
-MAX_CONCURRENT_FILES = 8  # for a vehicle: each file has few of its rows, so that latency dominates
+MAX_CONCURRENT_FILES = 8  # files read at once for a vehicle: each has few of its rows, so latency dominates
 
 
 class _Files:
-    """The files of a table that may contain rows matching the filter, selected by metadata; read one after another."""
+    """The files of a table that may contain rows matching a filter, according to the metadata."""
 
-    def __init__(self, catalog: Catalog, table: Table, wanted: BooleanExpression) -> None:
-        self._wanted = wanted
+    def __init__(self, catalog: Catalog, table: Table, row_filter: BooleanExpression) -> None:
+        self._row_filter = row_filter
         try:
             self._table = catalog.load_table(table.identifier)
-        except NoSuchTableError:  # nothing ingested yet
+        except NoSuchTableError:  # nothing is ingested yet
             self.tasks: list[FileScanTask] = []
             return
-        self.tasks = list(self._table.scan(wanted).plan_files())
-        self._seq = self._table.schema().find_field("seq").field_id
+        self.tasks = list(self._table.scan(row_filter).plan_files())
+        self._seq_field_id = self._table.schema().find_field("seq").field_id
 
     def newest_seq(self, task: FileScanTask) -> int:
-        """Return the greatest seq in a file."""
-        bound = (task.file.upper_bounds or {}).get(self._seq)
+        """Return an upper bound of the seqs in a file, from the metadata; `MAX_SEQ` if it has none."""
+        bound = (task.file.upper_bounds or {}).get(self._seq_field_id)
         return MAX_SEQ if bound is None else int(from_bytes(LongType(), bound))
 
     def rows(self, tasks: Iterable[FileScanTask], *columns: str) -> pa.Table:
-        """Return the matching rows of some files."""
-        return read_files(self._table, tasks, columns, self._wanted)
+        """Return the matching rows of these files."""
+        return read_files(self._table, tasks, columns, self._row_filter)
 
     def all_rows(self, *columns: str) -> Iterator[pa.Table]:
-        """Yield the matching rows of every file."""
+        """Yield the matching rows of each file."""
         return (self.rows([task], *columns) for task in self.tasks)
 
-    def walk(
-        self, found: dict[int, Any], bounds: Bounds, take: Callable[[list[FileScanTask]], None], at_once: int = 1
+    def fill_page(
+        self, found: dict[int, Any], bounds: Bounds, read: Callable[[list[FileScanTask]], None], files_at_once: int = 1
     ) -> int | None:
-        """Call `take` on files, newest first, to add their rows to `found` (by seq), until a page is full.
+        """Fill `found` with the newest rows by seq: call `read` on files, newest first, until a page is full.
 
-        Trims `found` to the page. Returns the seq before which older rows may follow; None: there are none.
+        `read` adds the rows of the given files to `found`. At the end, `found` is cut to the page. Return the seq before which
+        older rows may follow, or None if there are none.
         """
         tasks = iter(sorted(self.tasks, key=self.newest_seq, reverse=True))
-        looked_at = 0
-        while some := list(islice(tasks, at_once)):
-            top = self.newest_seq(some[0])  # upper bound of the seqs in this and all later files
-            settled = [seq for seq in found if seq > top]
-            if len(settled) > bounds.limit:
+        rows_read = 0
+        while group := list(islice(tasks, files_at_once)):
+            top_seq = self.newest_seq(group[0])  # no seq in this or any later file is greater
+            complete_seqs = [seq for seq in found if seq > top_seq]  # no later file has more rows of these
+            if len(complete_seqs) > bounds.limit:
                 break
-            rows = sum(task.file.record_count for task in some)
-            looked_at += rows
-            if looked_at > max(bounds.rows, rows) and (settled or not found):
-                for seq in found.keys() - settled:
+            group_rows = sum(task.file.record_count for task in group)
+            rows_read += group_rows
+            # The first group is always read, and no page ends without a complete seq if rows have been found.
+            if rows_read > max(bounds.rows, group_rows) and (complete_seqs or not found):
+                for seq in found.keys() - complete_seqs:
                     del found[seq]
-                return top + 1
-            take(some)
-            for seq in sorted(found)[: -(bounds.limit + 1)]:  # newer ones fill the page already
-                del found[seq]
-        more = len(found) > bounds.limit
-        for seq in sorted(found)[: -bounds.limit]:
-            del found[seq]
-        return min(found) if more else None
+                return top_seq + 1
+            read(group)
+            _keep_newest(found, bounds.limit + 1)  # one more than a page shows whether older rows follow
+        has_more = len(found) > bounds.limit
+        _keep_newest(found, bounds.limit)
+        return min(found) if has_more else None
+
+
+def _keep_newest(found: dict[int, Any], count: int) -> None:
+    """Delete all items except those with the `count` greatest seqs."""
+    for seq in sorted(found)[:-count]:
+        del found[seq]
 
 
 def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[list[BatchHistory], int | None]:
     """Return the newest triggers of this request_id within the bounds, oldest first, and `before` of the next page."""
     files = _Files(catalog, IDS, And(where(EqualTo, "request_id", request_id), _bounds_filter(bounds)))
-    found: dict[int, tuple[str, int]] = {}  # data_id, number of vehicles
+    found: dict[int, tuple[str, int]] = {}  # seq → data_id, number of vehicles
 
-    def take(tasks: list[FileScanTask]) -> None:
+    def read(tasks: list[FileScanTask]) -> None:
         rows = files.rows(tasks, "seq", "data_id").group_by("seq", use_threads=False)
         grouped = rows.aggregate([("data_id", "min"), ("seq", "count")]).to_pydict()
         for seq, data_id, count in zip(grouped["seq"], grouped["data_id_min"], grouped["seq_count"], strict=True):
-            found[seq] = data_id, count + found.get(seq, ("", 0))[1]
+            _, earlier_count = found.get(seq, ("", 0))
+            found[seq] = data_id, earlier_count + count
 
-    before = files.walk(found, bounds, take)
-    ended = _ended(catalog, found.keys())
-    return [BatchHistory(seq, data_id, n, _states(n, ended[seq])) for seq, (data_id, n) in sorted(found.items())], before
+    before = files.fill_page(found, bounds, read)
+    outcome_counts = _outcome_counts(catalog, found.keys())
+    batches: list[BatchHistory] = []
+    for seq, (data_id, vehicles) in sorted(found.items()):
+        batches.append(BatchHistory(seq, data_id, vehicles, _states(vehicles, outcome_counts[seq])))
+    return batches, before
 
 
 def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dict[str, Any]], int | None]:
@@ -108,62 +117,80 @@ def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dic
     files = _Files(catalog, IDS, And(where(EqualTo, "vin", vin), _bounds_filter(bounds)))
     found: dict[int, dict[str, Any]] = {}
 
-    def take(tasks: list[FileScanTask]) -> None:
+    def read(tasks: list[FileScanTask]) -> None:
         rows = files.rows(tasks, "vin", "seq", "request_id", "data_id")
-        seqs = sorted(pc.unique(rows["seq"]).to_pylist())[-(bounds.limit + 1) :]
-        young = rows.filter(pc.greater_equal(rows["seq"], seqs[0])) if seqs else rows
-        found.update({row["seq"]: row for row in young.to_pylist()})
+        newest_seqs = sorted(pc.unique(rows["seq"]).to_pylist())[-(bounds.limit + 1) :]
+        if newest_seqs:
+            rows = rows.filter(pc.greater_equal(rows["seq"], newest_seqs[0]))
+        found.update({row["seq"]: row for row in rows.to_pylist()})
 
-    before = files.walk(found, bounds, take, MAX_CONCURRENT_FILES)
+    before = files.fill_page(found, bounds, read, MAX_CONCURRENT_FILES)
     return list(found.values()), before
 
 
 def _bounds_filter(bounds: Bounds) -> BooleanExpression:
-    seqs = And(where(GreaterThanOrEqual, "seq", bounds.since), where(LessThan, "seq", bounds.before))
-    end = datetime_of(bounds.before) + timedelta(milliseconds=1)  # `before` may be one more than a seq of the same millisecond
-    return And(seqs, And(where(GreaterThanOrEqual, "ts", datetime_of(bounds.since)), where(LessThan, "ts", end)))
+    """Return the filter of rows whose seq is within the bounds. Its condition on `ts` lets Iceberg skip partitions."""
+    is_within_seqs = And(where(GreaterThanOrEqual, "seq", bounds.since), where(LessThan, "seq", bounds.before))
+    first_ts = datetime_of(bounds.since)
+    # Seqs below `before` may have the same millisecond as `before`, so the end, which is exclusive, is one millisecond later.
+    end_ts = datetime_of(bounds.before) + timedelta(milliseconds=1)
+    is_within_times = And(where(GreaterThanOrEqual, "ts", first_ts), where(LessThan, "ts", end_ts))
+    return And(is_within_seqs, is_within_times)
 
 
 def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """Yield (vin, state) of each vehicle of a trigger (only `vins`, if given): `pending`, or its entry's outcome."""
-    ended: dict[str, str] = {}
-    for rows in _Files(catalog, OUTCOMES, _with_vins(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
+    """Yield (vin, state) of each vehicle of a trigger; if `vins` is not empty, only of these vehicles.
+
+    The state is the outcome of the vehicle's entry, or `pending` if the lake has no outcome.
+    """
+    outcomes: dict[str, str] = {}
+    outcome_files = _Files(catalog, OUTCOMES, _limited_to(vins, triggers_filter("accepted_at", {seq})))
+    for rows in outcome_files.all_rows("vin", "outcome"):
         for vin, outcome in zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True):
-            if outcome != Outcome.WITHDRAWN or vin not in ended:
-                ended[vin] = outcome
-    for rows in _Files(catalog, IDS, _with_vins(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
-        yield from ((vin, ended.get(vin, EntryState.PENDING)) for vin in rows["vin"].to_pylist())
+            if outcome != Outcome.WITHDRAWN or vin not in outcomes:
+                outcomes[vin] = outcome
+    id_files = _Files(catalog, IDS, _limited_to(vins, triggers_filter("ts", {seq})))
+    for rows in id_files.all_rows("vin"):
+        for vin in rows["vin"].to_pylist():
+            yield vin, outcomes.get(vin, EntryState.PENDING)
 
 
-def _with_vins(mine: BooleanExpression, vins: Set[str]) -> BooleanExpression:
-    return And(mine, In(term="vin", literals=vins)) if vins else mine
+def _limited_to(vins: Set[str], row_filter: BooleanExpression) -> BooleanExpression:
+    """Return the filter limited to rows of these vehicles; unchanged if `vins` is empty."""
+    return And(row_filter, In(term="vin", literals=vins)) if vins else row_filter
 
 
-def _states(vehicles: int, ended: Counter[str]) -> dict[str, int]:
-    rest = vehicles - ended.total()
-    return dict(ended) | ({OPEN: rest} if rest > 0 else {})
+def _states(vehicles: int, outcome_counts: Counter[str]) -> dict[str, int]:
+    """Return the number of entries by state; entries without an outcome are `OPEN`."""
+    states = dict(outcome_counts)
+    open_count = vehicles - outcome_counts.total()
+    if open_count > 0:
+        states[OPEN] = open_count
+    return states
 
 
-def _ended(catalog: Catalog, seqs: Iterable[int]) -> dict[int, Counter[str]]:
-    ended = {seq: Counter[str]() for seq in seqs}
-    if not ended:
-        return ended
-    for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", ended.keys())).all_rows("seq", "outcome"):
+def _outcome_counts(catalog: Catalog, seqs: Iterable[int]) -> dict[int, Counter[str]]:
+    """Return for each of these triggers its number of entries by outcome."""
+    counts = {seq: Counter[str]() for seq in seqs}
+    if not counts:
+        return counts
+    for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", counts.keys())).all_rows("seq", "outcome"):
         grouped = rows.group_by(["seq", "outcome"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
         for seq, outcome, count in zip(grouped["seq"], grouped["outcome"], grouped["count_all"], strict=True):
-            ended[seq][outcome] += count
-    return _without_late(catalog, ended)
+            counts[seq][outcome] += count
+    _subtract_late_deliveries(catalog, counts)
+    return counts
 
 
-def _without_late(catalog: Catalog, ended: dict[int, Counter[str]]) -> dict[int, Counter[str]]:
-    """The counts without those of entries that were delivered after they had been withdrawn: these count as delivered."""
-    withdrawn = {seq for seq, counts in ended.items() if counts[Outcome.WITHDRAWN] and counts[Outcome.DELIVERED]}
-    vins = {seq: Counter[str]() for seq in withdrawn}
-    if withdrawn:
-        for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", withdrawn)).all_rows("seq", "vin"):
-            for seq, vin in zip(rows["seq"].to_pylist(), rows["vin"].to_pylist(), strict=True):
-                vins[seq][vin] += 1
-    for seq, rows_of in vins.items():
-        ended[seq][Outcome.WITHDRAWN] -= sum(number > 1 for number in rows_of.values())
-        ended[seq] = +ended[seq]
-    return ended
+def _subtract_late_deliveries(catalog: Catalog, counts: dict[int, Counter[str]]) -> None:
+    """Subtract from the withdrawn entries those that were delivered later. Such an entry has two rows and counts as delivered."""
+    seqs = {seq for seq, by_outcome in counts.items() if by_outcome[Outcome.WITHDRAWN] and by_outcome[Outcome.DELIVERED]}
+    if not seqs:
+        return
+    rows_of_vin = {seq: Counter[str]() for seq in seqs}  # by seq, the number of outcome rows of each vehicle
+    for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", seqs)).all_rows("seq", "vin"):
+        for seq, vin in zip(rows["seq"].to_pylist(), rows["vin"].to_pylist(), strict=True):
+            rows_of_vin[seq][vin] += 1
+    for seq, row_counts in rows_of_vin.items():
+        counts[seq][Outcome.WITHDRAWN] -= sum(number > 1 for number in row_counts.values())
+        counts[seq] = +counts[seq]  # unary plus removes counts of zero

@@ -1,4 +1,4 @@
-"""Merges queues, archive and lake into one answer. Each source has its own module."""
+"""Merges queues, archive and lake into one result. Each source has its own module."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Set
@@ -23,12 +23,13 @@ from manifold.settings import Settings
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-ALL = Page()
-TRIGGERS, VEHICLE = Bounds(), Bounds(limit=100, rows=100_000_000)  # files contain few rows of any one vehicle
+WHOLE_QUEUE = Page()
+BATCH_BOUNDS = Bounds()
+VEHICLE_BOUNDS = Bounds(limit=100, rows=100_000_000)  # many rows, because a file contains few rows of any single vehicle
 
 
 class History:
-    """Queries about vehicles, batches and data. `catalog`: the open lake; None: see `lake_half`.
+    """Queries about vehicles, batches and data. `catalog` is that of the open lake; `lake_half` says what happens without it.
 
     Raises, from every method:
         redis.RedisError: the queues cannot be read.
@@ -37,29 +38,32 @@ class History:
     """
 
     def __init__(self, settings: Settings, redis: Redis, catalog: "Catalog | None" = None) -> None:
-        self._settings, self._redis = settings, redis
-        self._half = LakeHalf(settings, catalog)
+        self._settings = settings
+        self._redis = redis
+        self._lake_half = LakeHalf(settings, catalog)
 
     def vin(self, vin: str) -> list[EntryHistory]:
         """Return every entry of a vehicle, oldest first."""
-        entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - UNINGESTED_WINDOW)
-        known, recorded = self._merged(vin, entries, ingested, None)
-        return self._with_queue_states(known.values(), recorded)
+        in_lake, ingested = self._lake_half.entries_of(vin, datetime.now(UTC) - UNINGESTED_WINDOW)
+        entries, recorded = self._merged(vin, in_lake, ingested, bounds=None)
+        return self._with_queue_states(entries.values(), recorded)
 
-    def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
+    def vin_page(self, vin: str, bounds: Bounds = VEHICLE_BOUNDS) -> VehiclePage:
         """Return the newest entries of a vehicle within the bounds, oldest first. The cost does not depend on older entries."""
-        page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
-        within = bounds if page.before is None else replace(bounds, since=page.before)
-        known, recorded = self._merged(vin, page.entries, ingested, within)
-        seqs = sorted(known)[-bounds.limit :]
-        before = seqs[0] if len(known) > len(seqs) else page.before
-        return VehiclePage(self._with_queue_states((known[seq] for seq in seqs), recorded), before)
+        in_lake, ingested = self._lake_half.vehicle_page(vin, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
+        # Entries before the lake's page belong to the next page, even if they are only in the queues or the archive.
+        page_bounds = bounds if in_lake.before is None else replace(bounds, since=in_lake.before)
+        entries, recorded = self._merged(vin, in_lake.entries, ingested, page_bounds)
+        page_seqs = sorted(entries)[-bounds.limit :]
+        page_entries = (entries[seq] for seq in page_seqs)
+        before = page_seqs[0] if len(entries) > len(page_seqs) else in_lake.before
+        return VehiclePage(self._with_queue_states(page_entries, recorded), before)
 
     def waiting(self, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
-        """Return the number of a vehicle's waiting entries, and the oldest `count` of them; reads the queues only."""
+        """Return the number of a vehicle's waiting entries, and the oldest `count` of them. Only the queues are read."""
         return waiting_of(self._redis, vin, count)
 
-    def batches(self, request_id: str, bounds: Bounds = TRIGGERS) -> BatchPage:
+    def batches(self, request_id: str, bounds: Bounds = BATCH_BOUNDS) -> BatchPage:
         """Return the newest triggers of a request_id within the bounds, oldest first, with the states of their entries.
 
         Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `OPEN`.
@@ -68,59 +72,75 @@ class History:
 
     def of_request(self, request_id: str) -> Batches:
         """Return a query object to iterate over the triggers of a request_id and their entries."""
-        return Batches(self._settings, self._redis, self._half, request_id)
+        return Batches(self._settings, self._redis, self._lake_half, request_id)
 
-    def compacted_queue(self, client_id: str, page: Page = ALL) -> CompactedQueue:
+    def compacted_queue(self, client_id: str, page: Page = WHOLE_QUEUE) -> CompactedQueue:
         """Return the live messages of a client's compacted queue, oldest first, and its position. Redis may be unavailable."""
-        return compacted_queue(self._settings, self._redis, self._half, client_id, page)
+        return compacted_queue(self._settings, self._redis, self._lake_half, client_id, page)
 
     def data(self, data_id: str) -> DataHistory | None:
-        """Return what is known of `data_id`; None if nothing is."""
+        """Return the payload of `data_id` and when it was published, or None if no source has it."""
         payload = cast(bytes | None, self._redis.get(keys.data(data_id)))
         close_segments(self._settings)  # flush the recorders' journals
-        ingested = self._half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)  # before the tables: read twice, never missed
-        in_lake = self._half.local.data_seen(data_id)
-        first, seen = _published(data_recorded(self._settings, ingested, data_id))
+        # The list of ingested segments is read before the tables. So a segment may be read twice, but is never missed.
+        ingested = self._lake_half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)
+        in_lake = self._lake_half.local.data_seen(data_id)
+        archived_payload, published_at = _payload_and_times(data_recorded(self._settings, ingested, data_id))
+        if payload is None and in_lake is None:
+            payload = archived_payload
         if payload is None:
-            payload = first if first is not None and in_lake is None else self._half.local.payload(data_id)
+            payload = self._lake_half.local.payload(data_id)
         if payload is None:
             return None
-        instants = seen[sha1_hex(payload)]
-        times = len(instants) + (in_lake["times_seen"] if in_lake else 0)
-        instants += [in_lake["first_seen_at"], in_lake["last_seen_at"]] if in_lake else []
-        return DataHistory(payload, min(instants, default=None), max(instants, default=None), times)
+        times = published_at[sha1_hex(payload)]
+        times_seen = len(times)
+        if in_lake is not None:
+            times_seen += in_lake["times_seen"]
+            times += [in_lake["first_seen_at"], in_lake["last_seen_at"]]
+        return DataHistory(payload, min(times, default=None), max(times, default=None), times_seen)
 
     def _merged(
         self, vin: str, in_lake: Iterable[EntryHistory], ingested: Set[str], bounds: Bounds | None
     ) -> tuple[dict[int, EntryHistory], RecordedInArchive]:
-        """Return the entries known to any source (within the bounds) by seq, and the archive's records that the lake lacks."""
-        within = bounds or Bounds()
+        """Return by seq a vehicle's entries from all sources, and its records in the archive that are not in the lake.
+
+        With `bounds`, only entries within these seqs are returned.
+        """
+        seqs = bounds or Bounds()
         entries = {entry.seq: entry for entry in in_lake}
         recorded = read_recorded(self._settings, ingested, vin=vin)
-        ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {
-            s for s, entry in entries.items() if not entry.is_open
-        }
-        done = {seq for seq in done_seqs(self._redis, vin) if within.since <= seq < within.before}
-        if not done <= ended and not close_segments(self._settings):
-            recorded = read_recorded(self._settings, ingested, vin=vin)  # the outcome was still in the recorder's journal
+        with_outcome = {seq for owner, seq in recorded.outcomes if owner == vin}
+        with_outcome |= {seq for seq, entry in entries.items() if not entry.is_open}
+        done = {seq for seq in done_seqs(self._redis, vin) if seqs.since <= seq < seqs.before}
+        # The outcome of an ended entry may still be in a recorder's journal. Then flush the journals and read again.
+        if not done <= with_outcome and not close_segments(self._settings):
+            recorded = read_recorded(self._settings, ingested, vin=vin)
         for seq, trigger in recorded.triggers:
-            if within.since <= seq < within.before:
+            if seqs.since <= seq < seqs.before:
                 entries.setdefault(seq, EntryHistory(vin, seq, trigger.request_id, trigger.data_id))
-        waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if within.since <= seq < within.before}
-        # The triggers of these entries are still in the recorder's journal.
-        entries |= {entry.seq: entry for entry in with_trigger_ids(self._redis, vin, (done | waiting) - entries.keys())}
+        waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if seqs.since <= seq < seqs.before}
+        # All other entries have triggers that are still in a recorder's journal; only the queues know them.
+        only_queued = (done | waiting) - entries.keys()
+        entries |= {entry.seq: entry for entry in with_trigger_ids(self._redis, vin, only_queued)}
         return entries, recorded
 
     def _with_queue_states(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
+        """Return the entries with their outcomes from the archive, or else with their states in the queues."""
         return with_current_states(self._redis, map(recorded.ended, entries), self._settings.retention_days)
 
 
-def _published(recorded: Iterable[tuple[int, datetime, bytes]]) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:
-    """Return the first payload, the only one kept, and the times of each publish by the payload's SHA-1."""
-    first: tuple[int, bytes] | None = None
-    seen = defaultdict[str, list[datetime]](list)
-    for seq, received_at, payload in recorded:
-        seen[sha1_hex(payload)].append(received_at)
-        if first is None or seq < first[0]:
-            first = seq, payload
-    return None if first is None else first[1], seen
+def _payload_and_times(
+    publishes: Iterable[tuple[int, datetime, bytes]],
+) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:
+    """Return the payload with the lowest seq (None: no publish), and the times of all publishes by SHA-1 of their payload.
+
+    `publishes` yields (seq, received at, payload). Only one payload is kept in memory.
+    """
+    first_seq: int | None = None
+    first_payload: bytes | None = None
+    times = defaultdict[str, list[datetime]](list)
+    for seq, received_at, payload in publishes:
+        times[sha1_hex(payload)].append(received_at)
+        if first_seq is None or seq < first_seq:
+            first_seq, first_payload = seq, payload
+    return first_payload, times

@@ -1,4 +1,4 @@
-"""Pages of the table `quarantine`, newest first, for packages that may not import the archive."""
+"""Pages of the table `quarantine`, newest first. Packages that may not import `manifold.archive` import them from here."""
 
 from manifold.archive.refusals import Cursor, Page, Refusal, RefusalFilter, page
 

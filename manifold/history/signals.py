@@ -25,7 +25,7 @@ from manifold.settings import Settings
 
 _COLUMNS = ("captured_at", "seq", "correlation_id", "content_digest", "readings", "anomalies", "rules", "problem")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-RECENT = timedelta(days=2)
+UNINGESTED_WINDOW = timedelta(days=2)  # how far back the list of ingested segments is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class DeviceSignal:
 
     @property
     def received_at(self) -> datetime:
-        """When it was accepted (UTC), from its seq."""
+        """When the signal was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for `manifold signals show --json`."""
-        said = {
+        fields = {
             "captured_at": self.captured_at.isoformat(),
             "received_at": self.received_at.isoformat(),
             "seq": self.seq,
@@ -56,7 +56,7 @@ class DeviceSignal:
             "readings": self.readings,
             "anomalies": self.anomalies,
         }
-        return said if self.problem is None else said | {"problem": self.problem}
+        return fields if self.problem is None else fields | {"problem": self.problem}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +73,21 @@ class DeviceSignals:
 
 
 def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limit: int, before: int) -> DeviceSignals:
-    """Return the newest `limit` signals accepted before the seq `before`. A signal received twice is listed once.
+    """Return the newest `limit` signals of a device whose seq is below `before`. A signal that was received twice is listed once.
 
     Raises:
         OSError: the archive, the lake, or the key storage failed.
     """
     close_signal_segments(settings)  # flush the door's journal
-    ingested = read_segments(catalog, datetime.now(UTC) - RECENT)
-    known: dict[tuple[datetime, str], DeviceSignal] = {}
-    for signal in sorted(
-        [*_from_lake(catalog, device_id, limit, before), *_from_archive(settings, ingested, device_id)], key=_seq
-    ):
+    ingested = read_segments(catalog, datetime.now(UTC) - UNINGESTED_WINDOW)
+    found = [*_from_lake(catalog, device_id, limit, before), *_from_archive(settings, ingested, device_id)]
+    distinct: dict[tuple[datetime, str], DeviceSignal] = {}
+    for signal in sorted(found, key=_seq):
         if signal.seq < before:
-            known.setdefault((signal.captured_at, signal.content_digest), signal)
-    newest = sorted(known.values(), key=_seq)
-    page = newest[-limit:]
-    return DeviceSignals(device_id, page, page[0].seq if len(newest) > limit else None)
+            distinct.setdefault((signal.captured_at, signal.content_digest), signal)
+    signals = sorted(distinct.values(), key=_seq)
+    page = signals[-limit:]
+    return DeviceSignals(device_id, page, page[0].seq if len(signals) > limit else None)
 
 
 def _seq(signal: DeviceSignal) -> int:
@@ -96,37 +95,44 @@ def _seq(signal: DeviceSignal) -> int:
 
 
 def _from_lake(catalog: Catalog, device_id: str, limit: int, before: int) -> list[DeviceSignal]:
-    """Return the newest signals, one more than a page; memory is bounded by one record batch."""
+    """Return the newest `limit` + 1 signals of a device. Only one record batch is in memory at once."""
     try:
-        loaded = catalog.load_table(XRAY_PROCESSED.identifier)
+        table = catalog.load_table(XRAY_PROCESSED.identifier)
     except NoSuchTableError:
         return []
-    mine = And(where(EqualTo, "device_id", device_id), where(LessThan, "seq", before))
+    is_wanted = And(where(EqualTo, "device_id", device_id), where(LessThan, "seq", before))
     newest: list[DeviceSignal] = []
-    for batch in loaded.scan(mine, _COLUMNS).to_arrow_batch_reader():
-        rows = batch.select(list(_COLUMNS)).sort_by([("seq", "descending")]).slice(0, limit + 1).to_pylist()
-        newest = nlargest(limit + 1, [*newest, *(_signal(row) for row in rows)], key=_seq)
+    for batch in table.scan(is_wanted, _COLUMNS).to_arrow_batch_reader():
+        newest_rows = batch.select(list(_COLUMNS)).sort_by([("seq", "descending")]).slice(0, limit + 1).to_pylist()
+        newest = nlargest(limit + 1, [*newest, *map(_signal, newest_rows)], key=_seq)
     return newest
 
 
 def _from_archive(settings: Settings, ingested: set[str], device_id: str) -> Iterator[DeviceSignal]:
-    topic, processing = topic_of(Stream.XRAY_RAW, device_id), Processing.of(settings)
+    """Yield the valid signals of a device from segments whose paths are not in `ingested`."""
+    topic = topic_of(Stream.XRAY_RAW, device_id)
+    processing = Processing.of(settings)
     limits = Limits(settings.max_ids, settings.max_data_bytes)
 
-    def mine(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.equal(rows["topic"], topic)
+    def is_of_device(messages: pa.Table) -> pa.ChunkedArray:
+        return pc.equal(messages["topic"], topic)
 
-    for envelope in not_ingested(settings, ingested, Stream.XRAY_RAW, mine):
+    for envelope in not_ingested(settings, ingested, Stream.XRAY_RAW, is_of_device):
         for batch in processing(to_arrow([envelope]), limits):
-            for row in batch.filter(batch["reason"].is_null()).to_pylist():  # the ingest says what is wrong with the others
-                yield _signal(row | {"captured_at": _EPOCH + timedelta(microseconds=row["captured_us"])})
+            is_valid = batch["reason"].is_null()  # ingest quarantines the others, with the reason
+            for row in batch.filter(is_valid).to_pylist():
+                captured_at = _EPOCH + timedelta(microseconds=row["captured_us"])
+                yield _signal(row | {"captured_at": captured_at})
 
 
 def _signal(row: dict[str, Any]) -> DeviceSignal:
-    found = {name: row[name] for name in _COLUMNS}
-    return DeviceSignal(**found | {"readings": _plain(row["readings"]), "anomalies": _plain(row["anomalies"])})
+    """Build a signal from a row with the columns `_COLUMNS`."""
+    fields = {name: row[name] for name in _COLUMNS}
+    fields["readings"] = _without_nulls(row["readings"])
+    fields["anomalies"] = _without_nulls(row["anomalies"])
+    return DeviceSignal(**fields)
 
 
-def _plain(values: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Drop fields that are None."""
-    return [{name: value for name, value in one.items() if value is not None} for one in values or ()]
+def _without_nulls(structs: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return these structs without the fields that are None."""
+    return [{name: value for name, value in struct.items() if value is not None} for struct in structs or ()]

@@ -1,4 +1,4 @@
-"""Bodies of orders to campaigns, and what is answered to them."""
+"""Request bodies of orders to campaigns, and the response models."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ MAX_WHY = 1000  # characters
 
 
 class Order(BaseModel):
-    """What every order may say."""
+    """The fields that every order may have."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"why": "the canary is good"}})
 

@@ -1,4 +1,4 @@
-"""The plan of a campaign before it is approved, what it would give, and what it has given."""
+"""Response models for the plan of a campaign, its forecast, and its report."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""The state of campaigns, of their targets and of their orders."""
+"""Response models for the state of campaigns, their targets, and their orders."""
 
 from datetime import datetime
 from typing import Annotated, Any

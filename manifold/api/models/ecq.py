@@ -33,13 +33,19 @@ _TARGET = {
 }
 
 
-def _word(given: object) -> str:
-    """Normalise to the published text; accepts a whole number written as a float, as JSON allows."""
-    number = int(given) if isinstance(given, float) and given.is_integer() else given
-    word = str(number) if isinstance(number, str | int) and not isinstance(number, bool) else ""
-    if not word or len(word) > SHOWN or rewind_target(word) is None:
+def _rewind_text(value: object) -> str:
+    """Return a rewind target as the text that is published. A seq may be a number, also one such as 7.0, which JSON allows.
+
+    Raises:
+        ValueError: `value` is not a rewind target.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_text_or_seq = isinstance(value, str | int) and not isinstance(value, bool)
+    text = str(value) if is_text_or_seq else ""
+    if not text or len(text) > SHOWN or rewind_target(text) is None:
         raise ValueError(f"is not a position to rewind to; {REWIND_RULE}")
-    return word.strip()
+    return text.strip()
 
 
 class LiveMessage(Known):
@@ -85,7 +91,7 @@ class RewindTo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"to": EARLIEST}})
 
-    to: Annotated[str, PlainValidator(_word), WithJsonSchema(_TARGET)]
+    to: Annotated[str, PlainValidator(_rewind_text), WithJsonSchema(_TARGET)]
 
 
 class Rewound(BaseModel):

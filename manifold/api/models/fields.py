@@ -26,6 +26,7 @@ class Known(BaseModel):
     """Base of models that mirror a `history` type field by field."""
 
     @classmethod
-    def of(cls: type[Model], known: object, **other: Any) -> Model:
-        """Build the model from `known`; `other` overrides fields. Skips validation."""
-        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields if name not in other}, **other)
+    def of(cls: type[Model], source: object, **overrides: Any) -> Model:
+        """Build the model without validation, from the attributes of `source` and from `overrides`, which replace them."""
+        copied = {name: getattr(source, name) for name in cls.model_fields if name not in overrides}
+        return cls.model_construct(**copied, **overrides)

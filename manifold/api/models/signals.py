@@ -65,7 +65,7 @@ class Signals(BaseModel):
     before: Seq | None = Field(description="the next page has what came before this seq; null: there is nothing more")
 
     @classmethod
-    def of(cls, found: DeviceSignals) -> "Signals":
-        """Build the page from history's result."""
-        signals = [Signal(**signal.to_json() | {"problem": signal.problem}) for signal in found.signals]
-        return cls(device_id=found.device_id, signals=signals, before=found.before)
+    def of(cls, page: DeviceSignals) -> "Signals":
+        """Build the response model of a page of signals."""
+        signals = [Signal(**signal.to_json() | {"problem": signal.problem}) for signal in page.signals]
+        return cls(device_id=page.device_id, signals=signals, before=page.before)

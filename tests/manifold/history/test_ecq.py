@@ -23,7 +23,7 @@ from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS, StateKind
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
 from manifold.history.ecq import CompactedQueue, LiveMessage, Page
-from manifold.history.merge import ALL, History
+from manifold.history.merge import WHOLE_QUEUE, History
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.queues import BlockingBatch, Policy
 from manifold.queues.verbs.claims import Release, ReleaseReason, UpdatePresence
@@ -73,7 +73,7 @@ class Place:
     def loaded(self) -> None:
         self.redis.set(keys.LOADED, "now")
 
-    def show(self, page: Page = ALL, settings: Settings | None = None) -> CompactedQueue:
+    def show(self, page: Page = WHOLE_QUEUE, settings: Settings | None = None) -> CompactedQueue:
         settings = settings or self.settings
         with connect(settings.redis) as redis:
             return History(settings, redis).compacted_queue(self.client_id, page)
@@ -257,7 +257,7 @@ def test_an_expired_message_is_shown_with_its_reason_and_is_not_revived(place: P
     assert list(entries[2]) == ["key", "seq", "ts", "size_bytes", "state"]
 
 
-@pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
+@pytest.mark.parametrize("page", [WHOLE_QUEUE, Page(limit=10)], ids=["all", "page"])
 def test_redis_alone_shows_that_a_pending_message_has_expired(place: Place, page: Page) -> None:
     """The dispatchers are about to end it; it is not sent any more."""
     place.loaded()
@@ -270,7 +270,7 @@ def test_redis_alone_shows_that_a_pending_message_has_expired(place: Place, page
     assert not (place.settings.home / "lake").exists(), "the lake must not be read"
 
 
-@pytest.mark.parametrize("page", [ALL, Page(limit=10)], ids=["all", "page"])
+@pytest.mark.parametrize("page", [WHOLE_QUEUE, Page(limit=10)], ids=["all", "page"])
 def test_a_just_expired_message_is_shown_together_with_live_ones(place: Place, page: Page) -> None:
     place.loaded()
     owner, old = Owner(place.client_id), seq(1, days_ago=3)
@@ -367,7 +367,7 @@ def test_a_queue_written_faster_than_it_is_read_can_still_be_paged(place: Place,
     place.do(*(Append(seq(n), f"k{n}", b"") for n in range(first)))
     with Written(port=place.settings.redis_port) as redis:
         redis.place, redis.appends = place, (Append(seq(n), f"k{n % first}", b"") for n in range(first, endless))
-        queue = History(place.settings, redis).compacted_queue(place.client_id, ALL)
+        queue = History(place.settings, redis).compacted_queue(place.client_id, WHOLE_QUEUE)
         assert next(redis.appends).seq < seq(endless // 2)
 
     assert sorted(entry.key for entry in queue.entries) == sorted(f"k{n}" for n in range(first))

@@ -17,7 +17,7 @@ from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
 from manifold.contracts.topics import TRIGGER
 from manifold.history.entry import Bounds, EntryHistory
-from manifold.history.from_queues import ROUNDED
+from manifold.history.from_queues import MAX_SEQS_PER_SCORE
 from manifold.history.merge import History
 from manifold.settings import Settings
 from tests.support.lake_rows import append, new_lake
@@ -43,7 +43,9 @@ STANDS = {
     7: "parked",  # queue only: its trigger is in the recorder's journal
     8: "pending",  # queue only
 }
-AT_ONCE = [seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * ROUNDED)]  # of one millisecond: many of them collide as Redis scores
+AT_ONCE = [
+    seq_of(HOUR_AGO_MS, 0, n) for n in range(3 * MAX_SEQS_PER_SCORE)
+]  # of one millisecond: many of them collide as Redis scores
 IN_LAKE, IN_ARCHIVE, QUEUED = (1, 2, 3, 6), (3, 4, 5), (3, 5, 8)
 
 
