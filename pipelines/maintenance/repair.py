@@ -109,12 +109,12 @@ def _keys_to_remove(
     entry_seqs = [seq for expected in expected_of_segments for seq in expected.entries if found.entries[seq]]
     yield tables.IDS, _keys(seq=entry_seqs)
     yield tables.QUARANTINE, _keys(seq=sorted(refused - stay_refused))
-    has_wrong_payload = [
+    wrong_payloads = [
         data_id for data_id, rows in found.data.items() if data_id in data_ids and (rows > 1 or not found.meta[data_id])
     ]
-    yield tables.DATA, _keys(data_id=has_wrong_payload)
-    has_wrong_index = [data_id for data_id in found.meta if data_id in data_ids and found.data[data_id] != 1]
-    yield tables.META, _keys(data_id=has_wrong_index)
+    yield tables.DATA, _keys(data_id=wrong_payloads)
+    wrong_index_rows = [data_id for data_id in found.meta if data_id in data_ids and found.data[data_id] != 1]
+    yield tables.META, _keys(data_id=wrong_index_rows)
     yield tables.OUTCOMES, _keys(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     for table in tables.CAMPAIGN_TABLES:
         yield table, _keys(seq=sorted({seq for expected in expected_of_segments for seq in expected.campaigns.rows[table.name]}))

@@ -1,4 +1,4 @@
-"""Offer the queues the lake's pending entries that the API has not enqueued directly."""
+"""Offer the lake's pending entries to the queues, except entries that were enqueued directly."""
 
 import argparse
 from datetime import UTC, datetime
