@@ -78,9 +78,10 @@ def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
 def connect_redis(monkeypatch: pytest.MonkeyPatch) -> int:
     """Set a connection to a Redis with a password; return its port, at which nothing listens."""
     monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # undone after the test
-    redis = {"conn_type": "redis", "host": "127.0.0.1", "port": free_port(), "password": "s:cret"}
+    port = free_port()
+    redis = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
-    return int(redis["port"])
+    return port
 
 
 @pytest.mark.usefixtures("each_mode")

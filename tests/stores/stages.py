@@ -93,7 +93,7 @@ def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
 def _serve() -> None:
     from pipelines.cli import main
 
-    session._started, conf.jars_for = _standing, lambda _: FIRST_JARS
+    session._started, conf.jars_for = _standing, _first_jars
     for line in sys.stdin:
         job, variables = json.loads(line)
         for name in [name for name in os.environ if name.startswith(PREFIX)]:
@@ -104,6 +104,10 @@ def _serve() -> None:
         status = run(arguments) if run else main([name, *arguments])
         sys.stdout.write(f"{STATUS} {status}\n")
         sys.stdout.flush()
+
+
+def _first_jars(settings: Settings) -> list[str]:
+    return FIRST_JARS
 
 
 @contextmanager
