@@ -77,7 +77,8 @@ hypothesis.settings.load_profile("untimed")
 
 # Tests that share an Airflow, sandboxes or a process for jobs go to the same worker. A Spark is started by each worker that gets
 # tests with one: it takes less CPU than a few of their runs, and on a single worker they would last twice as long as all others.
-AIRFLOW = tuple(f"tests/dags/test_{what}.py" for what in ("browser", "campaign_runs", "login", "real_runs"))
+# Campaigns have an Airflow of their own, which ends before the other begins.
+AIRFLOW = tuple(f"tests/dags/test_{what}.py" for what in ("campaign_runs", "browser", "login", "real_runs"))
 CATALOGS = ("encrypted_catalog", "guarded_catalog", "signed_catalog", "silent_catalog")
 STORES = tuple(f"tests/stores/test_{what}.py" for what in ("maintenance", "deployed_lakes", *CATALOGS))
 TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), STORES)
@@ -103,16 +104,22 @@ FIRST = (
 )
 
 
-def _scope(nodeid: str) -> str:
-    """The scheduling scope of a test: its group in `TOGETHER`, named by the first, or its file."""
+def _group(nodeid: str) -> tuple[str, ...]:
+    """The files that run on the same worker as a test, in this order: its group in `TOGETHER`, or its own."""
     file = nodeid.partition("::")[0]
-    return next((group[0] for group in TOGETHER if file.startswith(group)), file)
+    return next((group for group in TOGETHER if file.startswith(group)), (file,))
 
 
-def _turn(nodeid: str) -> int:
-    """The rank of a test: the longest prefix in `FIRST` that matches its scope; slow tests come before fast ones."""
+def _scope(nodeid: str) -> str:
+    """The scheduling scope of a test: its group, named by the first."""
+    return _group(nodeid)[0]
+
+
+def _turn(nodeid: str) -> tuple[int, int]:
+    """The rank of a test: the longest prefix in `FIRST` that matches its scope, then its file's place in the group."""
     fits = [first for first in FIRST if _scope(nodeid).startswith(first)]
-    return FIRST.index(max(fits, key=len)) if fits else len(FIRST)
+    place = next(n for n, file in enumerate(_group(nodeid)) if nodeid.startswith(file))
+    return FIRST.index(max(fits, key=len)) if fits else len(FIRST), place
 
 
 @pytest.hookimpl(optionalhook=True)
