@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from tenacity import stop_after_attempt
 
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import NAMESPACE
@@ -34,8 +35,8 @@ def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
     return Settings(home=home, catalog_uri=uri, catalog_properties=properties)
 
 
-@pytest.mark.timeout(60)
-def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path) -> None:
+def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_catalog.retry, "stop", stop_after_attempt(1))  # type: ignore[attr-defined]  # of tenacity
     with pytest.raises(OperationalError) as raised:
         open_catalog(settings_of(silent, tmp_path))
     assert isinstance(raised.value, UNAVAILABLE_ERRORS)
