@@ -77,15 +77,16 @@ hypothesis.settings.load_profile("untimed")
 
 # Tests that share an Airflow, sandboxes or a process for jobs go to the same worker. A Spark is started by each worker that gets
 # tests with one: it takes less CPU than a few of their runs, and on a single worker they would last twice as long as all others.
-AIRFLOW = ("tests/dags/test_browser.py", "tests/dags/test_login.py", "tests/dags/test_real_runs.py")
-PROXIED = ("tests/stores/test_guarded_catalog.py", "tests/stores/test_signed_catalog.py")
-TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), PROXIED)
+# Campaigns have an Airflow of their own, which ends before the other begins.
+AIRFLOW = tuple(f"tests/dags/test_{what}.py" for what in ("campaign_runs", "browser", "login", "real_runs"))
+CATALOGS = ("encrypted_catalog", "guarded_catalog", "signed_catalog", "silent_catalog")
+STORES = tuple(f"tests/stores/test_{what}.py" for what in ("maintenance", "deployed_lakes", *CATALOGS))
+TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), STORES)
 # The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (
     AIRFLOW[0],
     "tests/dags/test_cluster.py",
     "tests/dispatcher/cases/",
-    "tests/dags/test_campaign_runs.py",
     "tests/stores/test_maintenance.py",
     "tests/manifold/console/test_no_noise.py",
     "tests/pipelines/",
@@ -103,36 +104,30 @@ FIRST = (
 )
 
 
-def _scope(nodeid: str) -> str:
-    """The scheduling scope of a test: its group in `TOGETHER`, named by the first, or its file."""
+def _group(nodeid: str) -> tuple[str, ...]:
+    """The files that run on the same worker as a test, in this order: its group in `TOGETHER`, or its own."""
     file = nodeid.partition("::")[0]
-    return next((group[0] for group in TOGETHER if file.startswith(group)), file)
+    return next((group for group in TOGETHER if file.startswith(group)), (file,))
 
 
-def _turn(nodeid: str) -> int:
-    """The rank of a test: the longest prefix in `FIRST` that matches its scope; slow tests come before fast ones."""
+def _scope(nodeid: str) -> str:
+    """The scheduling scope of a test: its group, named by the first."""
+    return _group(nodeid)[0]
+
+
+def _turn(nodeid: str) -> tuple[int, int]:
+    """The rank of a test: the longest prefix in `FIRST` that matches its scope, then its file's place in the group."""
     fits = [first for first in FIRST if _scope(nodeid).startswith(first)]
-    return FIRST.index(max(fits, key=len)) if fits else len(FIRST)
+    place = next(n for n, file in enumerate(_group(nodeid)) if nodeid.startswith(file))
+    return FIRST.index(max(fits, key=len)) if fits else len(FIRST), place
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several workers, distribute tests by group or file."""
-    from xdist.scheduler import LoadScopeScheduling
+    from tests.support.scheduling import by_scope  # imported here: xdist need not be installed
 
-    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return _scope(nodeid)
-
-        def remove_node(self, node: Any) -> str | None:
-            """Forget what a worker has done: if it crashed, xdist would assign that again, and wait for it for ever."""
-            self.assigned_work[node] = {
-                scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())
-            }
-            crashed: str | None = super().remove_node(node)
-            return crashed
-
-    return ByGroup(config, log)
+    return by_scope(config, log, _scope)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -152,8 +147,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 # For sessions that see a few rows: tasks, planning each stage of a query anew, and compiling each query to Java take longer than
-# the rows. Whole runs as users start them (the demo, tests/dags/test_campaign_runs.py, tests/pipelines/test_processes.py) use
-# Spark's defaults.
+# the rows. Whole runs as users start them (the demo, tests/pipelines/test_processes.py) use Spark's defaults.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",

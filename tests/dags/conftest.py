@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.conftest import FEW_ROWS
 from tests.dags.running import Ingested, Platform, running_platform
+from tests.pipelines.connect import connect_server
 from tests.support.servers import ROOT
 
 # A private folder, so that loading DAG files neither reads nor writes the developer's configuration.
@@ -17,9 +19,16 @@ os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(ROOT / "plugins")
 
 
 @pytest.fixture(scope="package")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Spark Connect server for the tasks: a JVM for each would take longer than all else that they do."""
+    with connect_server(tmp_path_factory.mktemp("connect"), FEW_ROWS) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="package")
+def running(tmp_path_factory: pytest.TempPathFactory, spark: str) -> Iterator[Platform]:
     """One Airflow for all tests that run DAGs."""
-    with running_platform(tmp_path_factory.mktemp("airflow")) as platform:
+    with running_platform(tmp_path_factory.mktemp("airflow"), spark) as platform:
         yield platform
 
 

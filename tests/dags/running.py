@@ -30,8 +30,6 @@ from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import logged_in
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.conftest import FEW_ROWS
-from tests.pipelines.connect import connect_server
 from tests.pipelines.signal_makers import Sealing
 from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.support.wire import trigger
@@ -145,19 +143,16 @@ class Ingested:
 
 
 @contextmanager
-def running_platform(home: Path) -> Iterator[Platform]:
-    """Start the platform, wait until its DAGs are parsed, and stop it afterwards.
-
-    Spark is a Spark Connect server, because a JVM for each task would take longer than all else that the tasks do.
-    """
-    with stopping(start_redis(home / "redis")) as redis, connect_server(home / "connect", FEW_ROWS) as spark:
+def running_platform(home: Path, spark: str) -> Iterator[Platform]:
+    """Start the platform, wait until its DAGs are parsed, and stop it afterwards. `spark` is the address of a Connect server."""
+    with stopping(start_redis(home / "redis")) as redis:
         with Redis(port=redis.port) as client:
             client.set(keys.LOADED, 1)  # queues of a fresh platform lack nothing
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
         # Only triggered DAGs run.
         more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
-        settings = Settings(home=home, spark_master=spark.address, **more)
+        settings = Settings(home=home, spark_master=spark, **more)
         secret_files.get_or_create(home, secret_files.KEYS, new_key_line)
         with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be parsed", longest_pause_s=ASK_S)

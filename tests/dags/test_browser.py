@@ -12,10 +12,11 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+from manifold.contracts.tables import IDS
 from manifold.lake.reports import run_page
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_users import OPERATOR, password_of
-from tests.dags.running import DAGS, Ingested, Platform
+from tests.dags.running import DAGS, VINS, Ingested, Platform
 from tests.docs.pictures import log_in
 from tests.support.browser import CHROMIUM, needs_chromium
 from tests.support.servers import ROOT, wait_until
@@ -76,11 +77,10 @@ def ended(running: Platform, known: set[str]) -> dict[str, Any]:
 
 
 def form(page: Page, kind: str) -> Locator:
-    """The form behind the Trigger button, with `dry_run` switched on."""
+    """The form behind the Trigger button."""
     page.get_by_test_id("trigger-dag-button").click()
     dialog = page.get_by_role("dialog").filter(has_text="Run Parameters")
     dialog.get_by_text(kind, exact=True).click()
-    dialog.locator("label[id='switch:element_dry_run']").click()
     return dialog
 
 
@@ -104,6 +104,7 @@ def a_file_where_the_archive_has_a_folder(folder: Path) -> Iterator[None]:
 def test_an_operator_triggers_a_run_with_params(page: Page, running: Platform) -> None:
     known = running.run_ids(DAG, "manual")
     dialog = form(page, "Single Run")
+    dialog.locator("label[id='switch:element_dry_run']").click()
     picture(page, "airflow-trigger")
     dialog.get_by_test_id("trigger-dag-submit").click()
     expect(dialog).to_be_hidden()
@@ -166,11 +167,13 @@ def test_an_operator_backfills_days_from_the_ui(chromium: Page, running: Platfor
     page.goto(f"{airflow.url(running.settings)}/dags/{BACKFILL}")
     known = running.run_ids(BACKFILL, "backfill")
     first = datetime(2026, 5, 4, tzinfo=UTC)
+    for hours, request_id in ((-1, "task_early"), (6, "task_day"), (23, "task_late"), (49, "task_after")):
+        running.archive_batch(first + timedelta(hours=hours), request_id)
     dialog = form(page, "Backfill")
     fields = dialog.get_by_test_id("datetime-input")
     choose(page, fields.nth(0), first)
     choose(page, fields.nth(1), first + timedelta(days=6))
-    dialog.locator("input[name='max_active_runs']").fill("4")
+    dialog.locator("input[name='max_active_runs']").fill("1")
     expect(dialog.get_by_text("7 runs will be triggered")).to_be_visible()
     picture(page, "airflow-backfill")
     choose(page, fields.nth(1), first + timedelta(days=1))
@@ -182,6 +185,9 @@ def test_an_operator_backfills_days_from_the_ui(chromium: Page, running: Platfor
     made = running.ended(BACKFILL, "backfill", known, 2, within_s=ENDED_S)
     assert {run["state"] for run in made} == {"success"}
     assert [run["data_interval_start"][:10] for run in made] == ["2026-05-04", "2026-05-05"]
+    assert [running.api.result(BACKFILL, run["dag_run_id"], "discover")["segments"] for run in made] == [4, 0]
+    taken = running.values(IDS, "request_id")
+    assert [taken.count(f"task_{each}") for each in ("early", "day", "late", "after")] == [0, len(VINS), len(VINS), 0]
 
 
 def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:
@@ -203,14 +209,3 @@ def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:
     wait_until(lambda: running.api.run_state(DAG, run_id) != "failed", what="the clearing")
     state = running.api.wait(DAG, run_id, within_s=ENDED_S)
     assert state == "success", running.api.task_log(DAG, run_id, "discover", attempt=2)
-
-
-def test_a_paused_dag_resumes(page: Page, running: Platform) -> None:
-    def is_paused() -> bool:
-        return bool(running.api._ask("GET", f"/dags/{DAG}")["is_paused"])
-
-    switch = page.locator("label[data-scope='switch']").first
-    switch.click()
-    wait_until(is_paused, what="the DAG to be paused")
-    switch.click()
-    wait_until(lambda: not is_paused(), what="the DAG to resume")

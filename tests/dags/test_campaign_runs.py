@@ -103,18 +103,19 @@ class Place:
         found: dict[str, Any] = self.api.result(dag_id, run_id, task)
         return found
 
-    def question(self, campaign: str) -> dict[str, Any]:
-        """The question about a campaign that waits under Required Actions, once it can be answered.
+    def questions(self, *campaigns: str) -> list[dict[str, Any]]:
+        """The question about each campaign that waits under Required Actions, once they can be answered.
 
         Airflow 3.3 loses an answer that comes before its scheduler knows that the task waits: within a second of the question.
         """
 
-        def asked() -> dict[str, Any] | None:
-            found = self.api._ask("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")["hitl_details"]
-            here = (each for each in found if campaign in each["subject"])
-            return next((each for each in here if each["task_instance"]["state"] == "awaiting_input"), None)
+        def asked() -> list[dict[str, Any]] | None:
+            open_ones = self.api._ask("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")["hitl_details"]
+            waiting = [each for each in open_ones if each["task_instance"]["state"] == "awaiting_input"]
+            found = [each for name in campaigns for each in waiting if name in each["subject"]]
+            return found if len(found) == len(campaigns) else None
 
-        found = wait_until(asked, within_s=RUN_S, what=f"the question about {campaign}", longest_pause_s=ASK_S)
+        found = wait_until(asked, within_s=RUN_S, what=f"the questions about {campaigns}", longest_pause_s=ASK_S)
         assert found is not None
         heartbeats: set[str] = set()
 
@@ -146,7 +147,7 @@ def archive_campaign_under_way(home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory, spark: str) -> Iterator[Place]:
     """Tests isolate themselves by campaigns."""
     folder = tmp_path_factory.mktemp("place")
     tokens = folder / "tokens"
@@ -156,7 +157,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     )
     archive_campaign_under_way(folder / "home")
     more: dict[str, Any] = {"api_tokens_file": str(tokens), "airflow_port": free_port(), "api_token": AIRFLOW}
-    more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "") | {"spark_driver_memory": "1g"}
+    more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "") | {"spark_master": spark}
     users = RedisUsers(folder / "users")
     with a_platform(folder / "home", users, **more) as platform:
         platform.start_recorder()
@@ -198,7 +199,7 @@ def test_an_open_question_is_asked_once_and_answered_under_required_actions(plac
     refused = proposed_by_anna(place)
     run_id, state = place.run("campaign_approvals")
     assert state == "success", place.api.task_states("campaign_approvals", run_id)
-    question, another = place.question(campaign), place.question(refused)
+    question, another = place.questions(campaign, refused)
     assert question["subject"] == f"Approve the plan of {campaign}?"
     assert "to 10 vehicles until 2026-12-20T00:00:00Z" in question["body"]
     assert "| canary | 2 |" in question["body"]
@@ -266,7 +267,7 @@ def test_a_campaign_runs_from_its_list_to_its_proof(place: Place) -> None:
     found = place.result("campaign_targets", campaign=name)
     assert (found["targets"], found["recorded"]) == (6, 1)
     place.api.trigger_dag("campaign_approvals", {"campaign": name})
-    question = place.question(name)
+    (question,) = place.questions(name)
     assert "to 6 vehicles" in question["body"]
     assert place.answer(question, "Approve", "the list is right") == "success"
 

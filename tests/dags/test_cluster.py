@@ -1,8 +1,9 @@
-"""Jobs of the DAGs on a Spark cluster without Manifold: only the connection differs. A rebuild populates the queues, too."""
+"""An ingest and a rebuild, as their DAGs declare them, on a Spark cluster without Manifold: only the connection differs."""
 
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -24,7 +25,7 @@ from pydantic import SecretStr
 from redis import Redis
 
 from manifold.contracts import keys
-from manifold.contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
+from manifold.contracts.tables import IDS, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import key_ring, new_key_line, read_keys
 from manifold.queues import EcqLoader, Policy
@@ -48,7 +49,6 @@ READABLE = {"spark.eventLog.enabled": "true"} | dict.fromkeys(
 WORDS = b"the words of a patient"
 SAID = json.dumps({"readings": [{"type": "humidity", "value": 4, "unit": "%"}], "words": WORDS.decode()}).encode()
 RUN = "manual__2026-11-22T03:00:00+00:00"
-WHERE = "import manifold, pyarrow, redis, sys; print(manifold.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,6 @@ def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, m
         "MANIFOLD_REDIS_PORT": own_redis.port,
         "MANIFOLD_RECORDER_PORT": settings.recorder_port,
         "MANIFOLD_SIGNALS_KEYS": ring,
-        "MANIFOLD_COMPACT_MIN_FILES": 2,
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": blocks,  # of the driver
@@ -141,8 +140,7 @@ class Taken:
     """What a run of the DAG ingested, and which secrets were observed meanwhile."""
 
     results: dict[str, Any]  # by task
-    long_ago: int  # seqs of triggers
-    fresh: int
+    fresh: int  # seq of a trigger
     messages: tuple[int, int]  # of a compacted queue: acknowledged, pending
     watched: Watched
     log: str  # of the tasks
@@ -152,7 +150,7 @@ class Taken:
 def taken(site: Site, cluster: Cluster, shipped: Shipped, events: Path) -> Taken:
     """A run on two executors."""
     platform, now = site.platform, datetime.now(UTC)
-    long_ago = platform.archive_batch(now - timedelta(days=40), "task_old")
+    platform.archive_batch(now - timedelta(days=40), "task_old")
     fresh = platform.archive_batch(now - timedelta(minutes=3), "task_new")
     messages = platform.archive_messages(now - timedelta(minutes=2), CLIENT)
     gateway, ms = platform.gateway(), round(now.timestamp() * 1000) - NOON_MS - 60_000
@@ -164,8 +162,8 @@ def taken(site: Site, cluster: Cluster, shipped: Shipped, events: Path) -> Taken
     with watching([platform.settings.home, cluster.folder, events], secrets) as watched, redirect_stdout(StringIO()) as log:
         results = {task: site.run("ingest_archives", task) for task in ("ingest", "audit", "publish")}
     with Path(shipped.defaults).open("a") as defaults:
-        defaults.write("spark.cores.max 1\n")  # one executor each for all further jobs: it unpacks the same bundle as two
-    return Taken(results, long_ago, fresh, messages, watched, log.getvalue())
+        defaults.write("spark.cores.max 1\n")  # one executor for a further job: it unpacks the same bundle as two
+    return Taken(results, fresh, messages, watched, log.getvalue())
 
 
 def test_jobs_run_on_the_cluster_with_only_the_connection_changed(site: Site, cluster: Cluster, taken: Taken) -> None:
@@ -188,18 +186,8 @@ def test_jobs_run_on_the_cluster_with_only_the_connection_changed(site: Site, cl
         [(acknowledged, True), (pending, False)],
     )
 
-    platform.archive_batch(datetime.now(UTC) - timedelta(minutes=1), "task_newer")
-    collected = site.run("collect_garbage", "garbage")
-    assert collected["expired"]["count"] == len(VINS)
-    assert {(row["seq"], row["outcome"]) for row in platform.rows(OUTCOMES)} == {(taken.long_ago, "expired")}
-    assert {len(platform.pending(vin)) for vin in VINS} == {2}
-
-    compacted = site.run("compact_tables", "compact")
-    assert compacted["tables"][IDS.name]["rewritten_files"] > 0
-    assert len(platform.rows(IDS)) == 3 * len(VINS)
-
     ran = cluster.applications()
-    assert {app["name"] for app in ran} >= {f"manifold {job}" for job in ("ingest", "rebuild", "garbage", "compact")}
+    assert {app["name"] for app in ran} == {"manifold ingest", "manifold rebuild"}
     assert {app["memoryperexecutor"] for app in ran} == {1024}
     assert "Traceback" not in cluster.said()
 
@@ -232,38 +220,17 @@ def keys_of(settings: Settings) -> dict[str, list[bytes]]:
     return {name: [key, base64.b64encode(key), key.hex().encode()] for name, key in found.items()}
 
 
-def test_nodes_lack_the_code_and_get_it_from_the_bundle(cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
-    """Without the bundle the nodes' own Python lacks the code, so the tests above depend on the bundle."""
-    without, *places = on_a_node(cluster, shipped, tmp_path).splitlines()
-    assert "No module named 'manifold'" in without
+def test_nodes_lack_the_code_and_get_it_from_the_bundle(cluster: Cluster, taken: Taken) -> None:
+    """The nodes' own Python lacks the code, so the tests above depend on the bundle."""
+    own = [shutil.which("python3", path=PATH) or "", "-c", "import manifold"]
+    without = subprocess.run(own, env={"PATH": PATH}, cwd=cluster.folder, capture_output=True, text=True, check=False)
+    assert "No module named 'manifold'" in without.stderr
 
-    assert [place for place in places if str(ROOT) in place and "site-packages/pyspark/" not in place] == []
-    assert f"/{CODE}/manifold/__init__.py" in places[0]
-    assert all("/environment/lib/python" in place for place in places[1:3])
-
-
-def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path) -> str:
-    """On a node: the last line of `WHERE` in its own Python, then the output in a Python worker; or the error of the job."""
-    application = folder / "where.py"
-    application.write_text(
-        "import sys\n"
-        "from pyspark.sql import SparkSession\n"
-        "def where(_):\n"
-        "    import contextlib, io, os, subprocess\n"
-        "    own = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}\n"
-        f"    done = subprocess.run(['python3', '-c', {WHERE!r}], env=own, capture_output=True, text=True)\n"
-        "    said = io.StringIO()\n"
-        "    with contextlib.redirect_stdout(said):\n"
-        f"        exec({WHERE!r})\n"
-        "    return [(done.stderr or done.stdout).splitlines()[-1] + '\\n' + said.getvalue()]\n"
-        "spark = SparkSession.builder.getOrCreate()\n"
-        "print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0])\n"
-    )
-    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master]
-    command += ["--properties-file", shipped.defaults, "--conf", "spark.task.maxFailures=1"]
-    command += ["--conf", "spark.cores.max=1"]  # one executor for the one task
-    done = subprocess.run([*command, str(application)], capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder)
-    return done.stdout or done.stderr
+    assert any(arguments.startswith("./environment/bin/python -m pyspark.daemon") for arguments in taken.watched.processes)
+    places = {Path(place) for path in taken.watched.paths_of_workers for place in path.split(os.pathsep)}
+    assert {place for place in places if not place.is_relative_to(SPARK) and not place.is_relative_to(cluster.folder)} == set()
+    assert places
+    assert len([*cluster.folder.glob(f"worker-*/*/*/{CODE}")]) >= 2, "one for each executor"
 
 
 def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) -> None:
@@ -275,12 +242,13 @@ def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) 
     with tarfile.open(shipped.environment) as environment:
         top = {name.split("/")[3] for name in environment.getnames() if name.count("/") >= 3}
     assert {"pyarrow", "pyiceberg", "msgspec", "redis"} <= top
-    assert not {"airflow", "pyspark", "playwright", "great_expectations"} & top
+    assert not {"airflow", "manifold", "pyspark", "playwright", "great_expectations"} & top
     assert "secret" not in Path(shipped.defaults).read_text()
 
 
-def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path) -> None:
+def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the shipped environment alone: the code in its archive and Spark's own libraries, as on a node."""
+    monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
     made = ship(Settings(), tmp_path, with_driver=True)
     with tarfile.open(made.environment) as environment:
         environment.extractall(tmp_path / "environment", filter="fully_trusted")

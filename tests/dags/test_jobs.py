@@ -35,24 +35,31 @@ driver = subprocess.run([sys.executable, *sys.argv[application:]], capture_outpu
 sys.exit(min(driver.returncode, 1) if cluster else driver.returncode)
 """
 MODES: dict[str, dict[str, Any]] = {
-    "beside the task": {"conn_type": "spark", "host": "local[1]"},
-    "on a cluster": {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}},
+    "beside the task": {"host": "local[1]"},
+    "on a cluster": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
 }
 DISCOVER = ["discover", "--no-flush"]
 
 
-@pytest.fixture(params=MODES.values(), ids=[*MODES], autouse=True)
-def spark(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the connection to the replacement of `spark-submit`."""
+@pytest.fixture(autouse=True)
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The replacement of `spark-submit`, first on the path; Spark runs beside the task."""
     binary = tmp_path / "bin" / "spark-submit"
     binary.parent.mkdir()
     binary.write_text(SUBMIT.format(python=sys.executable, seen=tmp_path / "seen.json", node=tmp_path / "node"))
     binary.chmod(0o755)
     monkeypatch.setenv("PATH", str(binary.parent), prepend=":")
     monkeypatch.setenv("PYTHONPATH", str(PIPELINES.parents[1]), prepend=":")
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(request.param))
     monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MANIFOLD_REDIS_PORT", str(free_port()))
+    on(monkeypatch, host="local[1]")
+    return binary
+
+
+@pytest.fixture(params=MODES.values(), ids=[*MODES])
+def each_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark beside the task, and on a cluster."""
+    on(monkeypatch, **request.param)
 
 
 def job(*arguments: str, **more: Any) -> SparkJob:
@@ -68,12 +75,16 @@ def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
 
 
-def connect_redis(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+def connect_redis(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Set a connection to a Redis with a password; return its port, at which nothing listens."""
     monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # undone after the test
+    port = free_port()
     redis = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s:cret"}
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
+    return port
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_the_task_returns_the_result_of_its_job(tmp_path: Path) -> None:
     result = job(*DISCOVER).execute({})
 
@@ -81,15 +92,10 @@ def test_the_task_returns_the_result_of_its_job(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_permanent_error_fails_the_task_without_retry_and_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = ["discover", "--from", "2026-01-01"]
-
+@pytest.mark.usefixtures("each_mode")
+def test_a_permanent_error_fails_the_task_without_retry_and_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match="--from and --to belong together"):
-        job(*wrong).execute({})
-    with pytest.raises(AirflowFailException, match="--from and --to belong together"):
-        SubprocessOperator(task_id="job", arguments=[*wrong, "--no-flush"]).execute({})
+        job("discover", "--from", "2026-01-01").execute({})
     assert left(tmp_path) == []
 
 
@@ -108,21 +114,22 @@ def test_an_unknown_param_is_refused() -> None:
             operator.execute(context)
 
 
-def test_an_unexpected_error_is_retried(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [*MODES, "in a subprocess"])
+def test_an_unexpected_error_is_retried(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
+    on(monkeypatch, **MODES.get(where, {}))
+    attempt = job(*DISCOVER) if where in MODES else SubprocessOperator(task_id="job", arguments=DISCOVER)
 
-    for attempt in (job(*DISCOVER), SubprocessOperator(task_id="job", arguments=DISCOVER)):
-        with pytest.raises(AirflowException, match="may help") as caught:
-            attempt.execute({})
-        assert not isinstance(caught.value, AirflowFailException)
+    with pytest.raises(AirflowException, match="may help") as caught:
+        attempt.execute({})
+    assert not isinstance(caught.value, AirflowFailException)
     assert left(tmp_path) == []
 
 
-def test_a_killed_job_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_job_is_retried(submit: Path) -> None:
     """Like the kernel's OOM killer: no result is left and the status says nothing."""
-    binary = tmp_path / "bin" / "spark-submit"
-    binary.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    submit.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
 
     with pytest.raises(AirflowException) as caught:
         job(*DISCOVER).execute({})
@@ -134,46 +141,36 @@ def test_a_job_names_its_task_as_lineage_parent(tmp_path: Path, monkeypatch: pyt
     task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)
     run = SimpleNamespace(logical_date=None, run_after=due)  # a manually triggered run in Airflow's terms
     context: Any = {"ti": task, "dag_run": run}
-
-    def both() -> None:
-        job("migrate").execute(context)
-        SubprocessOperator(task_id="job", arguments=["migrate"]).execute(context)
-
-    both()
-    assert not file.exists(), "no lineage is configured"
     monkeypatch.setenv("MANIFOLD_LINEAGE_URL", f"file://{file}")
     monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "airflow-here")
-    both()
+
+    job("migrate").execute(context)
+    SubprocessOperator(task_id="job", arguments=["migrate"]).execute(context)
+
     parents = [event["run"]["facets"]["parent"] for event in told_in(file)]
     named = task_run("airflow-here", "housekeeping", "job", attempt=2, mapped=-1, due=due)
     assert [RunName(p["job"]["namespace"], p["job"]["name"], p["run"]["runId"]) for p in parents] == [named] * 4
 
 
-def test_the_driver_options_of_a_site_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dsite=own")
-
-    job(*DISCOVER, java_options="-XX:TieredStopAtLevel=1").execute({})
-
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen["env"]["JDK_JAVA_OPTIONS"] == "-Dsite=own -XX:TieredStopAtLevel=1"
-    assert "--conf" not in seen["argv"]
-
-
-def test_connections_become_settings_of_the_job_and_appear_on_no_command_line(
+def test_a_driver_gets_the_options_of_its_site_and_connections_on_no_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("REDIS_URL", "RECORDER_URLS"):  # undone after the test
-        monkeypatch.setenv(f"MANIFOLD_{name}", "")
-    redis = {"conn_type": "redis", "host": "127.0.0.1", "port": free_port(), "password": "s:cret"}
-    monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dsite=own")
+    on(monkeypatch, host="spark://a.example:7077", extra={"properties-file": "/srv/spark.conf"})
+    monkeypatch.setenv("MANIFOLD_RECORDER_URLS", "")  # undone after the test
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_RECORDER", "http://a.example:9101")
+    port = connect_redis(monkeypatch)
 
-    job(*DISCOVER).execute({})
+    job(*DISCOVER, java_options="-XX:TieredStopAtLevel=1", properties_file="/of/the/embedded.conf").execute({})
 
     seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen["env"]["MANIFOLD_REDIS_URL"] == f"redis://:s%3Acret@127.0.0.1:{redis['port']}/0"
-    assert seen["env"]["MANIFOLD_RECORDER_URLS"] == "http://a.example:9101"
-    assert "s%3Acret" not in " ".join(seen["argv"])
+    argv, env = seen["argv"], seen["env"]
+    assert env["JDK_JAVA_OPTIONS"] == "-Dsite=own -XX:TieredStopAtLevel=1"
+    assert "--conf" not in argv
+    assert argv[argv.index("--properties-file") + 1] == "/srv/spark.conf"
+    assert env["MANIFOLD_REDIS_URL"] == f"redis://:s%3Acret@127.0.0.1:{port}/0"
+    assert env["MANIFOLD_RECORDER_URLS"] == "http://a.example:9101"
+    assert "s%3Acret" not in " ".join(argv)
 
 
 def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
@@ -181,7 +178,7 @@ def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
 ) -> None:
     """The script gives the driver what YARN would: the files in its working folder, and no variable of the task."""
     on(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
-    connect_redis(monkeypatch, port=free_port())
+    connect_redis(monkeypatch)
     store = {
         "conn_type": "aws",
         "extra": {"archive": (tmp_path / "archive").as_uri(), "reports": (tmp_path / "home/reports").as_uri()},
@@ -204,17 +201,8 @@ def test_connections_reach_a_yarn_driver_in_a_file_that_only_its_user_can_read(
 def test_a_driver_that_cannot_receive_connections_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its settings the driver would use an empty lake of its own and report success."""
     on(monkeypatch, host="k8s://https://a.example", extra={"deploy-mode": "cluster", "namespace": "jobs"})
-    connect_redis(monkeypatch, port=free_port())
+    connect_redis(monkeypatch)
 
     with pytest.raises(AirflowFailException, match=r"do not reach it: MANIFOLD_REDIS_URL; .*secretKeyRef.*driver-has-settings"):
         job(*DISCOVER).execute({})
     assert not (tmp_path / "seen.json").exists()
-
-
-def test_the_connection_names_the_spark_defaults_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, host="spark://a.example:7077", extra={"properties-file": "/srv/spark.conf"})
-
-    job(*DISCOVER, properties_file="/of/the/embedded.conf").execute({})
-
-    argv = json.loads((tmp_path / "seen.json").read_text())["argv"]
-    assert argv[argv.index("--properties-file") + 1] == "/srv/spark.conf"

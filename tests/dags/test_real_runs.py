@@ -1,6 +1,7 @@
-"""The DAGs in the embedded Airflow, with their own Spark Connect server, lake and Redis.
+"""The DAGs in the embedded Airflow, with their own lake and Redis.
 
-`test_campaign_runs.py` has spark-submit in the embedded Airflow, and `test_cluster.py` on a cluster.
+Their jobs are clients of a Spark Connect server. The demo has spark-submit in the embedded Airflow, `test_cluster.py` on a
+cluster; `test_browser.py` has the backfill of an archive.
 """
 
 from dataclasses import dataclass
@@ -104,15 +105,6 @@ def test_lineage_of_a_run_links_the_task_to_the_report(running: Platform, ingest
     assert names(populated[0]["outputs"]) == ["queues"]
 
 
-def test_a_run_without_new_data_says_so_and_skips_its_other_tasks(running: Platform, ingested: Ingested) -> None:
-    past = {"from": "2026-01-05T10:00:00Z", "to": "2026-01-05T11:00:00Z"}
-
-    run_id = running.run("ingest_archives", **past, flush=False, dry_run=True)
-
-    assert running.api.result("ingest_archives", run_id, "discover")["segments"] == 0
-    assert running.api.task_states("ingest_archives", run_id) == {"discover": "success"} | dict.fromkeys(INGEST[1:], "skipped")
-
-
 def test_a_run_over_a_past_interval_takes_only_that_interval(running: Platform, past: Past) -> None:
     taken = past.ingested
 
@@ -122,35 +114,6 @@ def test_a_run_over_a_past_interval_takes_only_that_interval(running: Platform, 
         "task_after": 0,
     }
     assert running.api.task_states("ingest_archives", past.run_id)["populate"] == "skipped", "nothing of so long ago is pending"
-
-
-def test_a_backfill_creates_one_run_per_day_and_each_takes_its_own_day(platform: Platform) -> None:
-    days = [datetime(2026, 2, 10, tzinfo=UTC) + timedelta(days=n) for n in range(4)]
-    for n, day in enumerate(days):
-        platform.archive_batch(day + timedelta(hours=6), f"task_day_{n}")
-    platform.archive_batch(days[1] + timedelta(hours=23, minutes=59), "task_late")
-
-    known = platform.run_ids("backfill_archives", "backfill")
-    refused = platform.backfill("ingest_archives", "2026-02-11", "2026-02-12")
-    done = platform.backfill("backfill_archives", "2026-02-11", "2026-02-12")
-
-    assert "'ingest_archives' does not allow backfill runs" in refused.stderr
-    assert done.returncode == 0, done.stderr
-    runs = platform.ended("backfill_archives", "backfill", known, 2, within_s=2 * RUN_S)
-    assert [(run["data_interval_start"][:10], run["state"]) for run in runs] == [
-        ("2026-02-11", "success"),
-        ("2026-02-12", "success"),
-    ]
-    results = [platform.api.result("backfill_archives", run["dag_run_id"], "discover")["segments"] for run in runs]
-    assert results == [4, 2]
-    populated = [platform.api.task_states("backfill_archives", run["dag_run_id"])["populate"] for run in runs]
-    assert populated == ["skipped", "skipped"], "nothing of so long ago is pending"
-    taken = platform.values(IDS, "request_id")
-    found = {
-        request_id: taken.count(request_id)
-        for request_id in ("task_day_0", "task_day_1", "task_late", "task_day_2", "task_day_3")
-    }
-    assert found == {"task_day_0": 0, "task_day_1": len(VINS), "task_late": len(VINS), "task_day_2": len(VINS), "task_day_3": 0}
 
 
 def test_rebuild_ingests_recorded_segments_and_fills_empty_queues(platform: Platform) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-PAUSE_S = 0.1  # between two searches: Spark keeps its blocks as long as a job runs
+PAUSE_S = 0.3  # between two searches: Spark keeps its blocks as long as a job runs
 LEFT_OUT = {"environment"}  # folders of the unpacked bundle
 LEFT_OUT_ENDINGS = (".jar", ".zip", ".tar.gz")
 
@@ -24,6 +24,7 @@ class Watched:
         self._known: dict[Path, tuple[int, int]] = {}
         self.files: set[str] = set()
         self.processes: set[str] = set()
+        self.paths_of_workers: set[str] = set()  # PYTHONPATH of Python workers that run in the folders
         self.told: set[str] = set()
 
     def look(self) -> None:
@@ -41,6 +42,9 @@ class Watched:
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 arguments = (process / "cmdline").read_bytes()
+                if b"pyspark.daemon" in arguments and any(map((process / "cwd").readlink().is_relative_to, self._folders)):
+                    variables = (process / "environ").read_text().split("\0")
+                    self.paths_of_workers |= {each.partition("=")[2] for each in variables if each.startswith("PYTHONPATH=")}
             except OSError:
                 continue
             self._search(f"the arguments of process {process.name}", arguments)

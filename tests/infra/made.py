@@ -1,6 +1,5 @@
 """The output of secrets.sh and certificates.sh, kept in a folder instead of a cluster."""
 
-import json
 import os
 import subprocess
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from tests.infra.environments import TERRAFORM
 
 NAMESPACE = "manifold"
-KUBECTL = Path(__file__).with_name("kubectl.py")
+KUBECTL = Path(__file__).with_name("kubectl.sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +25,15 @@ class Made:
 
     def secret(self, name: str) -> dict[str, str]:
         """The content of a Secret by key."""
-        found: dict[str, str] = json.loads((self.folder / f"{name}.json").read_text())
-        return found
+        return {file.name: file.read_text() for file in (self.folder / "secrets" / name).iterdir()}
 
     def keep(self, name: str, keys: dict[str, str]) -> None:
-        """Put further keys into a Secret, as an operator would."""
-        (self.folder / f"{name}.json").write_text(json.dumps(keys))
+        """Replace keys of a Secret, as an operator would."""
+        for key, value in keys.items():
+            (self.folder / "secrets" / name / key).write_text(value)
 
     def secrets(self) -> dict[str, dict[str, str]]:
-        return {file.stem: self.secret(file.stem) for file in sorted(self.folder.glob("*.json"))}
+        return {folder.name: self.secret(folder.name) for folder in sorted((self.folder / "secrets").iterdir())}
 
     def called(self) -> str:
         """Every command line of kubectl."""
@@ -52,6 +51,7 @@ class Made:
 def made_up(folder: Path, *scripts: str) -> Made:
     """Everything that the scripts generate in an empty cluster."""
     (folder / "bin").mkdir(parents=True)
+    (folder / "secrets").mkdir()
     (folder / "bin" / "kubectl").symlink_to(KUBECTL)
     made = Made(folder)
     for script in scripts:

@@ -143,8 +143,7 @@ def test_valid_certificates_are_kept_and_expiring_ones_renewed(made: Made) -> No
     assert made.run(SCRIPT).stdout == ""
     old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # valid for 30 days, so it is renewed
     end = "-----END CERTIFICATE-----\n"
-    file = made.folder / "redis-tls.json"
-    file.write_text(json.dumps(made.secret("redis-tls") | {"tls.crt": old.partition(end)[0] + end}))
+    made.keep("redis-tls", {"tls.crt": old.partition(end)[0] + end})
     assert made.run(SCRIPT).stdout == "redis-tls: redis.manifold.svc\n"
     after = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
     assert {name for name in before if before[name] != after[name]} == {"redis-tls"}
@@ -158,8 +157,7 @@ def ending_soon(made: Made, secret: str, authority: str) -> None:
     builder = x509.CertificateBuilder(certificate(by["tls.crt"]).subject, now.subject, now.public_key(), 1, start, end)
     key = load_pem_private_key(by["tls.key"].encode(), None)
     old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of a signing type
-    text = old.public_bytes(Encoding.PEM).decode()
-    (made.folder / f"{secret}.json").write_text(json.dumps(made.secret(secret) | {"tls.crt": text}))
+    made.keep(secret, {"tls.crt": old.public_bytes(Encoding.PEM).decode()})
 
 
 def test_a_run_without_external_names_keeps_external_access(made: Made) -> None:
@@ -193,14 +191,13 @@ def test_concurrent_first_runs_keep_one_ca(made: Made) -> None:
 
 
 @pytest.mark.slow
-def test_a_rotated_ca_is_trusted_until_its_last_certificate_has_expired(tmp_path: Path) -> None:
-    made, new = made_up(tmp_path / "kept", SCRIPT), made_up(tmp_path / "another", SCRIPT).secret("ca")
+def test_a_rotated_ca_is_trusted_until_its_last_certificate_has_expired(made: Made, tmp_path: Path) -> None:
+    new, made = made.secret("ca"), made_up(tmp_path / "kept", SCRIPT)
     before = {name: keys["tls.crt"] for name, keys in leaves(made)}
-    former = made.secret("ca")
     of_services = before.keys() - {"emqx-vehicles-tls"}
-    both = former["tls.crt"] + new["tls.crt"]
+    both = made.secret("ca")["tls.crt"] + new["tls.crt"]
 
-    made.keep("ca", former | {"ca.crt": both})
+    made.keep("ca", {"ca.crt": both})
     assert {*made.run(SCRIPT).stdout.splitlines()} == {f"{name}: whom it believes" for name in of_services}
     assert {name: keys["tls.crt"] for name, keys in leaves(made)} == before
     assert {made.secret(name)["ca.crt"] for name in of_services} == {both}

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.retry import Retry
 
 from manifold.campaigns.service._presence import find_present
 from manifold.contracts import keys
@@ -87,7 +89,11 @@ def test_a_forbidden_command_is_refused(service: str, act: Act, users: RedisUser
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_needs_its_password(service: str, server: Server) -> None:
-    with Redis(port=server.port, username=service, password="guessed") as redis, pytest.raises(AuthenticationError):
+    at_once = Retry(NoBackoff(), 0)  # the library retries a refused login for seconds
+    with (
+        Redis(port=server.port, username=service, password="guessed", retry=at_once) as redis,
+        pytest.raises(AuthenticationError),
+    ):
         redis.ping()
 
 

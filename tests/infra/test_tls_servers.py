@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -22,9 +23,11 @@ from sqlalchemy.engine import make_url
 
 from manifold.contracts.tls import TlsFiles
 from manifold.messaging.mqtt import Mqtt
+from manifold.queues import Loader, Policy
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context
 from manifold.sandbox.platform.rabbitmq import server_script
+from manifold.settings import Settings
 from tests.infra.environments import offline_copy, planned
 from tests.infra.erlang import erlang
 from tests.infra.made import made_up
@@ -102,12 +105,15 @@ def test_a_server_is_trusted_only_with_the_services_ca(site: Site, server: str) 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_each_service_logs_in_to_redis_as_itself(site: Site, service: str) -> None:
-    (line,) = (line for line in _settings(site, service) if line.startswith("redis_url"))
-    url = line.split('"')[1]
-    with connect(url, retry=AT_ONCE) as ours:
+    with connect(redis_url(site, service), retry=AT_ONCE) as ours:
         assert ours.ping()
         with pytest.raises(redis.exceptions.NoPermissionError):
             ours.flushall()
+
+
+def redis_url(site: Site, service: str) -> str:
+    (line,) = (line for line in _settings(site, service) if line.startswith("redis_url"))
+    return line.split('"')[1]
 
 
 def _settings(site: Site, service: str) -> list[str]:
@@ -160,6 +166,18 @@ def test_a_service_shows_its_certificate_to_the_broker_and_verifies_it(site: Sit
     asyncio.run(scenario())
 
 
+@pytest.fixture(scope="module")
+def services(site: Site) -> Iterator[None]:
+    """All services, on queues marked as loaded."""
+    with connect(redis_url(site, "jobs")) as ours:
+        Loader(ours, Policy.of(Settings())).mark_loaded(1)
+    with ExitStack() as running:
+        for service in ("recorder", "signals", "campaigner", "api", "dispatcher"):
+            running.enter_context(site.service(service))
+        yield
+
+
+@pytest.mark.usefixtures("services")
 def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(site: Site) -> None:
     """Recorder, dispatcher, signals service and API over TLS to all servers, and the jobs of Airflow's tasks."""
     trust = client_context(TlsFiles(files(site, "prometheus").ca))
@@ -169,34 +187,33 @@ def test_services_and_a_pipeline_run_work_as_the_environment_configures_them(sit
         url = f"https://localhost:{site.ports[service]}"
         return httpx.get(f"{url}/healthz", verify=trust, trust_env=False, headers={"Authorization": f"Bearer {token}"})
 
-    java_trust = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
+    for service in FACES:
+        wait_until(lambda service=service: health(service).status_code == 200, within_s=60, what=f"{service} healthy")  # type: ignore[misc]
+    prometheus_sees(site, "manifold", *(site.ports[service] for service in FACES))
+    assert "recorded" in publish(site)
 
-    def job(*words: str) -> str:
-        env = {**os.environ, **site.variables("jobs"), **java_trust}
-        ran = subprocess.run(
-            [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, text=True, timeout=180
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout
-
-    with site.service("recorder"), site.service("signals"), site.service("campaigner"), site.service("api"):
-        job("rebuild")  # the empty queues were never marked as loaded
-        with site.service("dispatcher"):
-            for service in FACES:
-                wait_until(lambda service=service: health(service).status_code == 200, within_s=60, what=f"{service} healthy")  # type: ignore[misc]
-            prometheus_sees(site, "manifold", *(site.ports[service] for service in FACES))
-            assert "recorded" in publish(site)
-        assert json.loads(job("ingest", "--json"))["ingested"]["segments"] >= 1
+    java = {"JAVA_TOOL_OPTIONS": truststore(site, site.folder)}  # as in every Airflow pod that starts Spark
+    env = {**os.environ, **site.variables("jobs"), **java}
+    ran = subprocess.run(
+        [sys.executable, "-m", "manifold.console", "ingest", "--json"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert json.loads(ran.stdout)["ingested"]["segments"] >= 1
 
 
+@pytest.mark.usefixtures("services")
 def test_airflow_orders_a_campaign_with_its_generated_token(site: Site) -> None:
     token = tomllib.loads(site.made.secret("manifold")["jobs.toml"])["api_token"]
     trusted = client_context(TlsFiles(str(site.certificate("airflow") / "ca.crt")))
     shown = {"Authorization": f"Bearer {token}", "On-Behalf-Of": "anna"}
     url = f"https://localhost:{site.ports['api']}/api/v1/campaigns/c-1/pause"
 
-    with site.service("recorder"), site.service("api"):
-        answer = httpx.post(url, json={"why": "smoke"}, headers=shown, verify=trusted, trust_env=False, timeout=60)
+    answer = httpx.post(url, json={"why": "smoke"}, headers=shown, verify=trusted, trust_env=False, timeout=60)
 
     assert (answer.status_code, answer.json().get("by")) == (200, "airflow/anna"), answer.text
 
@@ -296,16 +313,12 @@ def test_an_emqx_node_needs_a_dns_name_of_its_certificate(site: Site, tmp_path: 
         assert plain.pings("", tmp_path / "d") == "pong"  # Erlang accepts the name itself
 
 
-def test_java_trusts_the_store_ca_through_the_generated_truststore(site: Site, tmp_path: Path) -> None:
-    options, port = truststore(site, tmp_path), site.ports["object-store"]
+def test_java_refuses_the_store_without_the_generated_truststore(site: Site, tmp_path: Path) -> None:
+    """The pipeline run above, which has it, reads and writes there."""
     (tmp_path / "Ask.java").write_text(
-        "class Ask { public static void main(String[] to) throws Exception { System.out.println(((java.net.HttpURLConnection) "
-        "new java.net.URL(to[0]).openConnection()).getResponseCode()); } }"
+        "class Ask { public static void main(String[] to) throws Exception { "
+        "new java.net.URL(to[0]).openConnection().getInputStream(); } }"
     )
-
-    def asked(*options: str) -> subprocess.CompletedProcess[str]:
-        command = ["java", *options, str(tmp_path / "Ask.java"), f"https://localhost:{port}/health"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-    assert asked(options).stdout == "200\n"
-    assert "unable to find valid certification path" in asked().stderr
+    command = ["java", str(tmp_path / "Ask.java"), f"https://localhost:{site.ports['object-store']}/health"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "unable to find valid certification path" in ran.stderr

@@ -1,11 +1,8 @@
 """A deployed lake for tests: settings, bucket, and jobs as an operator starts them."""
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +14,9 @@ from manifold.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
 from tests.conftest import FEW_ROWS
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
-from tests.stores.stages import Stages, stages_with
 from tests.support.platforms import variables
-from tests.support.servers import ROOT, Server, free_port
+from tests.support.servers import Server, free_port
 
-JOB_S = 240
 WAREHOUSE = f"s3://{BUCKET}/warehouse"
 
 
@@ -37,42 +32,11 @@ class Deployed:
         """Write segments with these messages using the recorder's code; return their paths."""
         return RecordedSegments(Archive(self.settings.archive, self.settings.s3)).seal(messages, node=0)
 
-    def stages(self, *stages: str) -> list[dict[str, Any]]:
-        """The results of these stages in a separate process: Spark loads its jars only at its start."""
-        with self.staging() as process:
-            return [process.run(stage) for stage in stages]
 
-    def staging(self) -> AbstractContextManager[Stages]:
-        """Keep such a process for the duration of a block: each start of Spark takes as long as the rest of a test."""
-        return stages_with(self.environment(), self.settings.home.with_name("stages.log"))
-
-    def manifold(self, *arguments: str) -> Any:
-        """The output of `manifold … --json`."""
-        return json.loads(self._run("manifold.console", *arguments, "--json"))
-
-    def environment(self) -> dict[str, str]:
-        """The environment of a job with these settings; the JVMs of its processes take options of Spark as properties."""
-        few_rows = " ".join(f"-D{name}={value}" for name, value in FEW_ROWS.items())
-        return {**os.environ, "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} {few_rows}", **self.variables}
-
-    def command(self, module: str, *arguments: str) -> tuple[int, str]:
-        """Exit status and output of `python -m <module> …`; only the JSON if requested."""
-        command = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=JOB_S, check=False)
-        return done.returncode, done.stdout + (done.stderr if "--json" not in arguments else "")
-
-    def _run(self, module: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=JOB_S,
-            check=False,
-        )
-        assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-        return done.stdout
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a job with these settings; the JVMs of its processes take options of Spark as properties."""
+    few_rows = " ".join(f"-D{name}={value}" for name, value in FEW_ROWS.items())
+    return {**os.environ, "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} {few_rows}", **variables}
 
 
 def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, str]:
@@ -82,7 +46,6 @@ def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, s
         "redis_port": redis.port,
         "recorder_port": free_port(),
         "api_port": free_port(),
-        "spark_driver_memory": "1g",
         **settings,
     }
     return variables(**chosen)

@@ -9,12 +9,10 @@ from sqlalchemy.exc import OperationalError
 from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.catalog import CatalogAway
 from tests.stores.identities import Identity, new_identity
-from tests.stores.own_jvm import Namespaces, namespaces
 from tests.stores.servers import postgresql
-
-__all__ = ["namespaces"]  # a fixture
+from tests.stores.stages import NAMESPACES, Failed, Stages
+from tests.support.platforms import variables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,32 +29,40 @@ def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> I
         yield uri
 
 
-def settings_of(uri: str, home: Path, **query: object) -> Settings:
-    said = "&".join(f"{name}={value}" for name, value in query.items())
-    return Settings(home=home, catalog_uri=f"{uri}?{said}")
+def address(uri: str, **query: object) -> str:
+    return f"{uri}?{'&'.join(f'{name}={value}' for name, value in query.items())}"
 
 
-def test_both_engines_connect_with_the_right_ca(
-    encrypted: str, identity: Identity, tmp_path: Path, namespaces: Namespaces
-) -> None:
+def by_pyiceberg(uri: str, home: Path) -> None:
+    """Make the tables."""
+    ensure_tables(open_catalog(Settings(home=home, catalog_uri=uri)))
+
+
+def by_spark(uri: str, home: Path, jobs: Stages) -> list[str]:
+    """The namespaces that it finds."""
+    found: list[str] = jobs.run(NAMESPACES, variables(home=home, catalog_uri=uri))[NAMESPACES]
+    return found
+
+
+def test_both_engines_connect_with_the_right_ca(encrypted: str, identity: Identity, tmp_path: Path, jobs: Stages) -> None:
     authority = identity.write_authority(tmp_path / "ca.pem")
-    settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
-    ensure_tables(open_catalog(settings))
-    assert NAMESPACE in namespaces(settings)
+    uri = address(encrypted, sslmode="verify-full", sslrootcert=authority)
+    by_pyiceberg(uri, tmp_path)
+    assert NAMESPACE in by_spark(uri, tmp_path, jobs)
 
 
-def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path, namespaces: Namespaces) -> None:
+def test_both_engines_refuse_a_server_with_another_ca(encrypted: str, tmp_path: Path, jobs: Stages) -> None:
     authority = new_identity("somebody else's authority").write_authority(tmp_path / "ca.pem")
-    settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
+    uri = address(encrypted, sslmode="verify-full", sslrootcert=authority)
     with pytest.raises(OperationalError, match="certificate verify failed"):
-        open_catalog(settings)
-    with pytest.raises(CatalogAway):
-        namespaces(settings)
+        by_pyiceberg(uri, tmp_path)
+    with pytest.raises(Failed, match="CatalogAway"):
+        by_spark(uri, tmp_path, jobs)
 
 
-def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path, namespaces: Namespaces) -> None:
-    settings = settings_of(encrypted, tmp_path, sslmode="disable")
+def test_both_engines_are_refused_without_tls(encrypted: str, tmp_path: Path, jobs: Stages) -> None:
+    uri = address(encrypted, sslmode="disable")
     with pytest.raises(OperationalError, match="no encryption"):
-        open_catalog(settings)
-    with pytest.raises(CatalogAway):
-        namespaces(settings)
+        by_pyiceberg(uri, tmp_path)
+    with pytest.raises(Failed, match="CatalogAway"):
+        by_spark(uri, tmp_path, jobs)

@@ -23,6 +23,7 @@ from tests.stores.places import Deployed, on_object_storage
 from tests.support.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LATE = seq_at(90_000)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield three_masters
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, redis_server: Server, cluster: LocalCluster) -> Iterator[Deployed]:
-    """A vehicle and its neighbour in archive and tables, and one more segment not ingested yet."""
-    cluster.flush()
+    """A vehicle and its neighbour in archive, tables and queues, and one more segment not ingested yet."""
     with on_object_storage(tmp_path_factory.mktemp("deployed"), redis_server, redis_url=cluster.url) as deployed:
         refused, theirs = trigger(3, [GONE, 7]), trigger(4, [STAYS, 7])
         deployed.archive(trigger(1, [GONE, STAYS]), trigger(2, [GONE]), refused, theirs)
@@ -44,7 +44,24 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis_server: Server, cluster
         ensure_tables(catalog)
         ingest(catalog, deployed.settings, run_id="run", now=at(0))
         deployed.archive(trigger(40, [GONE, STAYS]))
+        fill_queues(cluster, Policy.of(deployed.settings))
         yield deployed
+
+
+def fill_queues(cluster: LocalCluster, policy: Policy) -> None:
+    with connect(cluster.url) as redis:
+        loader = Loader(redis, policy)
+        redis.hset(keys.presence(GONE), mapping={"connected": "yes", "subscribed": "yes"})
+        loader.enqueue([(GONE, [(seq_at(1), "r"), (seq_at(2), "r"), (LATE, "r")]), (STAYS, [(seq_at(1), "r")])], NOON_MS)
+        redis.hset(keys.inflight(GONE), mapping={"seq": seq_at(1), "published_at": 1, "attempts": 1, "deadline": 1})
+        redis.zadd(keys.parked(GONE), {str(seq_at(3)): seq_at(3)})
+        redis.zadd(keys.PARKED, {"d9": 1, f"for_{GONE}_7": 1})
+        redis.sadd(keys.waiting_for(f"for_{GONE}_7"), f"{STAYS} {seq_at(3)}")
+        redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
+        redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
+        loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
+        for n in range(20):  # slots on all masters
+            redis.set(keys.data(f"for_{GONE}_{n}"), b"two")
 
 
 def erased(lake: Deployed) -> Erased:
@@ -52,16 +69,19 @@ def erased(lake: Deployed) -> Erased:
     return erase(open_catalog(settings), settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: True)
 
 
+@pytest.fixture(scope="module")
+def done(lake: Deployed) -> Erased:
+    """The lake and the queues after the erasure."""
+    assert named_in(lake.bucket, GONE)
+    return erased(lake)
+
+
 def vins(catalog: Catalog) -> list[tuple[str, int]]:
     return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
 
 
-def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: Deployed) -> None:
+def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: Deployed, done: Erased) -> None:
     catalog = open_catalog(lake.settings)
-    assert named_in(lake.bucket, GONE)
-
-    done = erased(lake)
-
     assert (done.found, done.segments) == ([], 4)
     assert named_in(lake.bucket, GONE) == []
     assert done.searched > 10
@@ -76,30 +96,12 @@ def test_the_bucket_keeps_nothing_of_the_vehicle_and_everything_of_others(lake: 
     assert erased(lake).found == []  # repeated, with nothing left to do
 
 
-def test_the_vehicle_is_removed_from_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
-    policy = Policy.of(lake.settings)
-    late = seq_at(90_000)
-    with connect(cluster.url) as redis:
-        loader = Loader(redis, policy)
-        redis.hset(keys.presence(GONE), mapping={"connected": "yes", "subscribed": "yes"})
-        loader.enqueue([(GONE, [(seq_at(1), "r"), (seq_at(2), "r"), (late, "r")]), (STAYS, [(seq_at(1), "r")])], NOON_MS)
-        redis.hset(keys.inflight(GONE), mapping={"seq": seq_at(1), "published_at": 1, "attempts": 1, "deadline": 1})
-        redis.zadd(keys.parked(GONE), {str(seq_at(3)): seq_at(3)})
-        redis.zadd(keys.PARKED, {"d9": 1, f"for_{GONE}_7": 1})
-        redis.sadd(keys.waiting_for(f"for_{GONE}_7"), f"{STAYS} {seq_at(3)}")
-        redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
-        redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
-        loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
-        for n in range(20):  # slots on all masters
-            redis.set(keys.data(f"for_{GONE}_{n}"), b"two")
-
-    done = erased(lake)
-
+def test_the_vehicle_is_removed_from_the_queues_on_every_master(done: Erased, cluster: LocalCluster) -> None:
     assert (done.found, done.entries) == ([], 3)
     left = sorted(key for client in cluster.clients() for key in named_keys(client))
     assert left == [keys.pending(GONE), keys.presence(GONE)]
     with connect(cluster.url) as redis:
-        assert redis.zrange(keys.pending(GONE), 0, -1) == [str(late).encode()]
+        assert redis.zrange(keys.pending(GONE), 0, -1) == [str(LATE).encode()]
         assert redis.zrange(keys.PARKED, 0, -1) == [b"d9"]
         assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
         outcomes: Any = redis.xrange(keys.OUTCOMES)

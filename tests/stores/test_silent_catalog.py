@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from tenacity import stop_after_attempt
 
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.catalog import UNAVAILABLE_ERRORS, CatalogAway
-from tests.stores.own_jvm import Namespaces, namespaces
+from pipelines.catalog import UNAVAILABLE_ERRORS
 from tests.stores.servers import postgresql
-
-__all__ = ["namespaces"]  # a fixture
+from tests.stores.stages import NAMESPACES, Failed, Stages
+from tests.support.platforms import variables
 
 SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
 
@@ -35,8 +35,8 @@ def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
     return Settings(home=home, catalog_uri=uri, catalog_properties=properties)
 
 
-@pytest.mark.timeout(60)
-def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path) -> None:
+def test_connecting_to_a_silent_server_times_out(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_catalog.retry, "stop", stop_after_attempt(1))  # type: ignore[attr-defined]  # of tenacity
     with pytest.raises(OperationalError) as raised:
         open_catalog(settings_of(silent, tmp_path))
     assert isinstance(raised.value, UNAVAILABLE_ERRORS)
@@ -60,9 +60,9 @@ def test_a_server_that_stops_responding_times_out_and_is_retried(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_spark_times_out_too(silent: str, tmp_path: Path, namespaces: Namespaces) -> None:
-    with pytest.raises(CatalogAway, match=r"is away or locked.*(?i:timed out)"):
-        namespaces(settings_of(silent, tmp_path))
+def test_spark_times_out_too(silent: str, tmp_path: Path, jobs: Stages) -> None:
+    with pytest.raises(Failed, match=r"CatalogAway: .* is away or locked.*(?i:timed out)"):
+        jobs.run(NAMESPACES, variables(home=tmp_path, catalog_uri=silent, catalog_properties=SOON))
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "soon", ""])

@@ -15,6 +15,11 @@ def test_crashes_once() -> None:
         Path("crashed").touch()
         os._exit(1)
 """
+SCHEDULER = """from tests.support.scheduling import by_scope
+
+def pytest_xdist_make_scheduler(config, log):
+    return by_scope(config, log, lambda nodeid: nodeid.partition("::")[0])
+"""
 PASSES = "import pytest\n\n@pytest.mark.parametrize('n', range(5))\ndef test_passes(n: int) -> None:\n    pass\n"
 
 
@@ -22,9 +27,11 @@ def test_the_suite_ends_after_a_worker_has_crashed(tmp_path: Path) -> None:
     for n in range(12):
         (tmp_path / f"test_{n:02}.py").write_text(CRASHES if n == 6 else PASSES)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(SCHEDULER)
 
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-q", "-n", "2", "--dist", "loadscope", str(tmp_path)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-q", "-n", "2", "--dist", "loadscope", str(tmp_path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     assert "1 failed, 56 passed" in done.stdout, done.stdout + done.stderr
