@@ -4,7 +4,11 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 STORES := .tools/stores.ready
-FAST := tests/benchmarks tests/manifold/contracts tests/manifold/settings tests/manifold/campaigns tests/manifold/lake tests/manifold/messaging tests/manifold/runtime tests/docs tests/infra tests/manifold/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/manifold/signals/test_checks.py
+# Tests that need at most a Redis and a plain broker: together they take less than a minute.
+FAST := $(addprefix tests/,benchmarks docs manifold/contracts manifold/messaging manifold/queues manifold/runtime manifold/settings) \
+  $(wildcard tests/dispatcher/test_step_*.py tests/manifold/campaigns/test_*.py) \
+  $(addprefix tests/,expectations/test_suites.py faults/test_checker.py manifold/signals/test_checks.py) \
+  $(patsubst %,tests/infra/test_%.py,compose dockerfile health_check)
 # the tests of a module stay together, and begin in the order of the tree; a third process uses what two cores have left while others wait
 SHARED := --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder
 # What failed beside others is run once more, alone, and named; what fails again fails the whole (docs/decisions/0021-once-more.md).
@@ -55,11 +59,7 @@ compose: ## run all of Manifold in containers on this machine (see infra/compose
 	@cd infra/compose && { [ -e .env ] || cp .env.example .env; } && ./secrets.sh && docker compose up --detach --wait
 
 check: $(READY) ## check format, lint, import rules and types, and run the fast tests; edits nothing
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
-	.venv/bin/lint-imports
-	.venv/bin/mypy
-	.venv/bin/pytest -q $(SHARED) -m "not slow" $(FAST) || { $(AGAIN) }
+	@infra/check.sh $(FAST)
 
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .
