@@ -73,6 +73,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 # The duration of an example depends more on the machine's load than on the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=15)  # of `make check`
 hypothesis.settings.load_profile("untimed")
 
 # Tests that share an Airflow, sandboxes or a process for jobs go to the same worker. A Spark is started by each worker that gets

@@ -12,7 +12,7 @@ from manifold.sandbox.platform.airflow_users import OPERATOR, ROLES, password_of
 
 @handle_errors
 def airflow(context: typer.Context) -> None:
-    """Airflow's own commands (`dags list`, `backfill create`, …), on the Airflow of this platform."""
+    """Run a command of Airflow, such as `dags list`, on this platform's Airflow."""
     settings = settings_or_fail()
     if not (settings.home / "airflow" / "airflow.db").exists():
         fail(f"{settings.home} has no Airflow yet; run `manifold up` first")

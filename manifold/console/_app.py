@@ -1,15 +1,17 @@
 """Every command of `manifold`, by name. For a fast start, only the module of the requested command is imported."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from manifold.runtime.gc_tuning import collect_rarely
 
@@ -74,9 +76,25 @@ COMMANDS = (
 )
 
 
+class Overview(TyperGroup):
+    """The `manifold` command, whose help has one line per command, so that all of it fits a screen."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the usage and the first clause of each command's help, by panel."""
+        options = " | ".join(option.opts[0] for option in self.get_params(ctx))
+        lines = [self.help or "", f"Usage: {NAME} [{options}] COMMAND …"]
+        for panel in dict.fromkeys(command.panel for command in COMMANDS):
+            lines += ["", panel]
+            for name in (command.name for command in COMMANDS if command.panel == panel):
+                first = re.split(r"[;.](?=\s|$)", self.commands[name].help or "")[0]
+                lines.append(f"  {name:13} {first}")
+        return "\n".join(lines)
+
+
 def make_app(asked: str | None = None) -> typer.Typer:
     """Build the application with the command `asked`; with all commands if it is None or unknown."""
     app = typer.Typer(
+        cls=Overview,
         help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -120,7 +138,8 @@ def main() -> None:
 
 
 def asked_for(line: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the first word of this command line, or of the one that a shell is completing; None if there is none."""
+    """Return the command of this line, or of the one that a shell is completing; None if an option or nothing comes first."""
     if COMPLETES in env:  # the variables of zsh and bash
         line = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()
-    return next((word for word in line[1:] if not word.startswith("-")), None)
+    first = next(iter(line[1:]), "-")
+    return None if first.startswith("-") else first

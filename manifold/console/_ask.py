@@ -27,8 +27,8 @@ from manifold.history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePa
 from manifold.history.from_service import batch_page, vehicle_page
 from manifold.settings import Settings
 
-vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
-batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
+vin_app = typer.Typer(help="Show what happened to a vehicle, or erase it.", no_args_is_help=True)
+batch_app = typer.Typer(help="Show what happened to a batch, or cancel it.", no_args_is_help=True)
 NO_LIMIT = 1_000_000
 PAGE = 100  # entries; the page size of the API
 VEHICLE = Bounds(rows=50_000_000)  # files contain few rows of any one vehicle

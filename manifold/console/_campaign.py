@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.plan import Gate
 
 Commands = tuple[Callable[..., None], ...]
-app = typer.Typer(help="Data for a list of vehicles, in waves, under a plan.", no_args_is_help=True)
+app = typer.Typer(help="Send data to a list of vehicles, in waves, under a plan.", no_args_is_help=True)
 _FIRST: Commands = (orders.pause, orders.resume, orders.cancel)  # the brake comes first in --help
 for _command in _FIRST:
     app.command()(_command)

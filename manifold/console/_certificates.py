@@ -15,7 +15,7 @@ from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, pr
 from manifold.contracts.names import is_service
 from manifold.settings import Settings
 
-app = typer.Typer(help="Who is known at the front door where TLS is on.", no_args_is_help=True)
+app = typer.Typer(help="Issue, revoke and list certificates for the front door with TLS.", no_args_is_help=True)
 CLIENTS = "clients"  # folder in the secrets folder: a file for each certificate issued here
 Name = Annotated[str, typer.Argument(help="Its common name: a vehicle's client id, or a user name that begins with sdv-pub-.")]
 Days = Annotated[float, typer.Option(help="How long it lasts, in days.", min=0.001, max=365)]

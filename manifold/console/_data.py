@@ -11,7 +11,7 @@ from manifold.console._history import history_of
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts.names import is_id
 
-app = typer.Typer(help="What was published under a data_id.", no_args_is_help=True)
+app = typer.Typer(help="Show what was published under a data_id.", no_args_is_help=True)
 DataIdArgument = Annotated[str, typer.Argument(metavar="DATA_ID", help="The data's id; of inline data, the SHA-1.")]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="Write the bytes to this file; - is stdout.")]
 

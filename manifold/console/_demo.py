@@ -21,7 +21,7 @@ STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(
 
 @handle_errors
 def demo() -> None:
-    """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
+    """Run the main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
     # The demo triggers the DAG itself; runs by schedule would only delay it.
     settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULES, ""))
     if supervise.status(settings).running:

@@ -38,7 +38,7 @@ OLDEST_JAVA = 17
 
 @handle_errors
 def doctor(as_json: AsJson = False) -> None:
-    """Check everything that Manifold depends on; exit status 1 if something needs a remedy."""
+    """Check everything that Manifold depends on, and name remedies; exit status 1 if one is needed."""
     settings = settings_or_fail()
     findings = list(examine(settings))
     if as_json:

@@ -17,7 +17,7 @@ from manifold.contracts.seq import datetime_of
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
 from manifold.settings import Settings
 
-app = typer.Typer(help="Exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
+app = typer.Typer(help="Use exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
 ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client whose queue it is.")]
 
 

@@ -11,7 +11,7 @@ from manifold.settings import Settings
 
 @handle_errors
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """Vehicles by presence, entries and messages by state: from the last queue statistics."""
+    """Count vehicles by presence, entries and messages by state; as of the last queue statistics."""
     stats = asyncio.run(_ask(settings_or_fail(), fresh))
     oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
     if as_json:

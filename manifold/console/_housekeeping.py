@@ -41,7 +41,7 @@ def compact(as_json: AsJson = False) -> None:
 
 @handle_errors
 def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
+    """Remove what is past its retention; in this order: entries, data, refused messages, snapshots, orphans, segments."""
     settings = settings_or_fail()
     from pipelines.stages.garbage import collect_garbage
 
@@ -81,7 +81,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
 @handle_errors
 def verify(repair: Repair = False, as_json: AsJson = False) -> None:
-    """Compare the queues with the lake; exit status 1 where they differ (and that was not repaired)."""
+    """Compare the queues with the lake; exit status 1 if they differ (and that was not repaired)."""
     settings = settings_or_fail()
     from pipelines.stages.verify import verify_queues
 

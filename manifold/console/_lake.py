@@ -29,7 +29,7 @@ EveryRun = Annotated[
 
 @handle_errors
 def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJson = False) -> None:
-    """Ingest what is new in the archive (or what began between two instants) into the lake; return when it is published.
+    """Ingest what is new in the archive, or began between two instants, into the lake; return when it is published.
 
     Instants are ISO 8601; without an offset they are UTC.
     """
@@ -78,7 +78,7 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
 
 @handle_errors
 def report(run_id: ReportOf = "", every: EveryRun = False, as_json: AsJson = False) -> None:
-    """The quality report of the newest published run; exit status 1 if a newer run is held back."""
+    """Show the quality report of the newest published run; exit status 1 if a newer run is held back."""
     settings = settings_or_fail()
     reports = open_reports(settings)
     runs, index = kept_runs(reports), reports.address(INDEX)

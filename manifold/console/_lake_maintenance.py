@@ -12,7 +12,7 @@ from manifold.console._output import FAILED, AsJson, handle_errors, out, print_j
 SHOWN = 20
 
 app = typer.Typer(
-    help="The lake against the archive: check, restore, take a run back. Its tables of an earlier release: migrate.",
+    help="Check the lake against the archive, restore it, undo a run, or migrate its tables.",
     no_args_is_help=True,
 )
 

@@ -30,7 +30,7 @@ def down() -> None:
 
 @handle_errors
 def status(as_json: AsJson = False) -> None:
-    """How the platform is; exit status 0 if it is ready to serve, else 1."""
+    """Show how the platform is; exit status 0 if it is ready to serve, else 1."""
     settings = settings_or_fail()
     now = supervise.status(settings)
     if as_json:

@@ -16,7 +16,7 @@ from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, pr
 from manifold.contracts.errors import Permanent
 from manifold.lake.catalog import open_catalog
 
-app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
+app = typer.Typer(help="List refused messages, look into one, replay it after a fix, or drop it.", no_args_is_help=True)
 NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not be parsed as an option
 
 Seqs = Annotated[list[int] | None, typer.Argument(help="Seqs of refused messages.", show_default=False)]

@@ -12,7 +12,7 @@ from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of
 from manifold.history.from_queues import waiting_of
 
-app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
+app = typer.Typer(help="Show the longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
 
 
 @app.command()

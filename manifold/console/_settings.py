@@ -10,7 +10,7 @@ from manifold.settings import PREFIX, Settings, source_of
 
 @handle_errors
 def settings(as_json: AsJson = False) -> None:
-    """Every setting: its value, default, source and meaning. Secrets are masked."""
+    """Print every setting: its value, default, source and meaning. Secrets are masked."""
     effective = settings_or_fail()
     rows = [
         {

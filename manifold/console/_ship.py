@@ -14,7 +14,7 @@ WithDriver = Annotated[bool, typer.Option("--with-driver", help="Drivers run on 
 
 @handle_errors
 def ship(folder: Folder, python: Python = None, with_driver: WithDriver = False, as_json: AsJson = False) -> None:
-    """Write code, environment, jars and Spark's defaults for a cluster whose nodes have nothing of Manifold."""
+    """Write code, environment, jars and Spark's defaults for a Spark cluster; its nodes need nothing of Manifold."""
     settings = settings_or_fail()
     from pipelines.spark.cluster_bundle import ship as write
 

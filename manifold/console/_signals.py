@@ -11,7 +11,9 @@ from manifold.console._signal_keys import app as keys_app
 from manifold.console._signals_amqp import dlq_app, erase_letters, send
 from manifold.settings import Settings
 
-app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
+app = typer.Typer(
+    help="Send, show or erase X-ray signals; manage the keys of their payloads, and their dead letters.", no_args_is_help=True
+)
 app.add_typer(keys_app, name="keys")
 app.add_typer(dlq_app, name="dlq")
 app.command()(send)

@@ -16,7 +16,7 @@ def stream(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ingest new segments into the lake as they come, in micro-batches, until it is interrupted.
+    """Ingest new segments into the lake as they come; in micro-batches, until it is interrupted.
 
     May run beside `manifold ingest` and the DAGs: a segment counts once. Metrics are on the setting `stream_port`.
     """

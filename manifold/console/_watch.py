@@ -56,7 +56,7 @@ Sample = dict[str, Any]
 def watch(
     count: Annotated[int, typer.Option(min=0, help="Seconds to watch; 0: until Ctrl-C.")] = 0, as_json: AsJson = False
 ) -> None:
-    """Messages and deliveries a second, what waits, and the last queue statistics. With --json one line a second."""
+    """Show messages and deliveries a second, what waits, and the last queue statistics. With --json one line a second."""
     try:
         asyncio.run(_watch(as_started(settings_or_fail()), count, as_json))
     except KeyboardInterrupt:

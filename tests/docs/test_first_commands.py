@@ -34,6 +34,13 @@ def test_the_readmes_commands_prepare_what_they_need(verb: str, steps: list[str]
     assert done_by(verb, tmp_path) == steps
 
 
+def test_make_help_fits_a_screen() -> None:
+    lines = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
 def test_a_change_is_checked_by_the_checks_the_readme_command_and_the_image_only() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
 

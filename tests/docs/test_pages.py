@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,15 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in plain if not re.search(r"[$<|\[\]]", line)]
 
 
+@cache
+def manifold() -> Any:
+    """Return the command with all its commands."""
+    return typer.main.get_command(make_app())
+
+
 def refusal(words: list[str]) -> str | None:
     """Why the command line is not understood; None where it is."""
-    command: Any = typer.main.get_command(make_app())
+    command: Any = manifold()
     for place, word in enumerate(words):
         known = {name for parameter in command.params for name in parameter.opts}
         if hasattr(command, "commands") and word in known:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from manifold.console._app import COMMANDS
 from manifold.console._watch import RATES
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.platform.programs import environment
@@ -49,6 +51,15 @@ def test_settings_are_printed_with_their_source_and_secrets_masked() -> None:
     assert rows["mqtt_password"]["value"] == "********"
     assert "hunter2" not in done.stdout
     assert all(row["meaning"] for row in rows.values())
+
+
+def test_help_has_each_command_in_one_line_and_fits_a_screen() -> None:
+    lines = manifold("--help").stdout.splitlines()
+
+    named = [line.split()[0] for line in lines if re.match(r"  \w+ +[A-Z]", line)]
+    assert named == [command.name for command in COMMANDS]
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize("words", [["--help"], ["quarantine", "--help"], ["vin", "show", "V\u00dc"]])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -293,6 +294,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             assert not self.redis.exists(PENDING, INFLIGHT, LIVE, MESSAGES, ATTEMPTS), "nothing of the messages is left"
 
 
+@pytest.mark.slow
 def test_compacted_queue_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
     class OnThisRedis(CompactedQueueMachine):
         pass

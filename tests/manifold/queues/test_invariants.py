@@ -352,6 +352,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert not m.done.keys() & (m.pending | m.parked)
 
 
+@pytest.mark.slow
 def test_the_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
     machine = type("Machine", (QueueMachine,), {"redis": redis})
     check = [HealthCheck.too_slow, HealthCheck.filter_too_much]
