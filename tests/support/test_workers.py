@@ -23,8 +23,10 @@ def test_the_suite_ends_after_a_worker_has_crashed(tmp_path: Path) -> None:
         (tmp_path / f"test_{n:02}.py").write_text(CRASHES if n == 6 else PASSES)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-q", "-n", "2", "--dist", "loadscope", str(tmp_path)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {"PYTHONPATH": str(ROOT)}
+    plugins = ("-p", "xdist", "-p", "tests.support.scheduling")
+    command = [sys.executable, "-m", "pytest", *plugins, "-q", "-n", "2", "--dist", "loadscope", str(tmp_path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     assert "1 failed, 56 passed" in done.stdout, done.stdout + done.stderr
