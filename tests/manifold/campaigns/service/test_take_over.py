@@ -199,37 +199,35 @@ def test_clocks_that_differ_too_much_let_campaigns_wait(world: World, name: str,
 
 
 @pytest.mark.slow
-def test_what_a_dead_campaigner_had_published_is_on_record_before_another_decides(
-    world: World, name: str, tmp_path: Path
-) -> None:
+def test_what_a_dead_campaigner_had_published_is_on_record_before_another_decides(name: str, tmp_path: Path) -> None:
     here, comes, too = targets = vins(3, seed=35)
     held = tmp_path / "held"
-    first = world.start_campaigner("a")
+    with a_world(tmp_path) as world, recorded_by(world, "tests.faults.held_recorder", str(held)):
+        first = world.start_campaigner("a")
 
-    def publishes(server: Server, before: int) -> bool:
-        return "publishing a campaign" in server.log.read_text()[before:]
+        def publishes(server: Server, before: int) -> bool:
+            return "publishing a campaign" in server.log.read_text()[before:]
 
-    async def play() -> Fleet:
-        async with Fleet(world.settings, targets) as fleet:
-            await fleet.connect([here])
-            await propose(world.settings, plan_for(name, list(targets)))
-            await asyncio.to_thread(wait_until, lambda: world.campaign(name).total(Status.DELIVERED) == 1)
-            published = len(first.log.read_text())
-            held.touch()
-            with world.platform.blocking() as redis:
-                redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
-                await asyncio.to_thread(wait_until, lambda: publishes(first, published))
-                first.kill()
-                redis.hset(keys.presence(too), mapping={"connected": "yes", "since": wall_clock_ms()})
-            second = await asyncio.to_thread(world.start_campaigner, "b")
-            await asyncio.to_thread(wait_until, lambda: publishes(second, 0))
-            held.unlink()
-            await fleet.connect([comes, too])
-            await asyncio.to_thread(world.wait_for, name, Stage.COMPLETED)
-        return fleet
+        async def play() -> Fleet:
+            async with Fleet(world.settings, targets) as fleet:
+                await fleet.connect([here])
+                await propose(world.settings, plan_for(name, list(targets)))
+                await asyncio.to_thread(wait_until, lambda: world.campaign(name).total(Status.DELIVERED) == 1)
+                published = len(first.log.read_text())
+                held.touch()
+                with world.platform.blocking() as redis:
+                    redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
+                    await asyncio.to_thread(wait_until, lambda: publishes(first, published))
+                    first.kill()
+                    redis.hset(keys.presence(too), mapping={"connected": "yes", "since": wall_clock_ms()})
+                second = await asyncio.to_thread(world.start_campaigner, "b")
+                await asyncio.to_thread(wait_until, lambda: publishes(second, 0))
+                held.unlink()
+                await fleet.connect([comes, too])
+                await asyncio.to_thread(world.wait_for, name, Stage.COMPLETED)
+            return fleet
 
-    with recorded_by(world, "tests.faults.held_recorder", str(held)):
         fleet = asyncio.run(play())
-    campaign = world.campaign(name)
+        campaign = world.campaign(name)
     assert copies(fleet, name) == dict.fromkeys(targets, 1)
     assert sorted(campaign.releases.values()) == [1, 1, 1]
