@@ -15,6 +15,7 @@ from manifold.sandbox.platform import supervise
 from manifold.settings import Settings
 from pipelines.spark.session import open_session
 from tests.support.platforms import platform_settings
+from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
 
 # JVM options of all tests: each JVM ends before the optimising compiler pays off, and uses a third less CPU without it.
@@ -69,6 +70,13 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One plain broker for all tests that isolate themselves by topic and client id."""
     with stopping(start_mosquitto(tmp_path_factory.mktemp("mosquitto"))) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """One RabbitMQ with imported definitions. A test begins by emptying the queues, which all services of one RabbitMQ share."""
+    with running_rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as settings:
+        yield settings
 
 
 # The duration of an example depends more on the machine's load than on the code.

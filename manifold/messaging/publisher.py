@@ -13,7 +13,7 @@ from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.settings import Settings
 
-RECEIPT_WAIT_S = 30.0
+CONNECT_WAIT_S, RECEIPT_WAIT_S = 10.0, 30.0
 
 
 class Publisher:
@@ -37,7 +37,7 @@ class Publisher:
     async def __aenter__(self) -> Self:
         await self._mqtt.__aenter__()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(CONNECT_WAIT_S):
                 await self._mqtt.wait_connected()
                 await self._mqtt.subscribe(self._receipt_topic)
         except TimeoutError as exc:

@@ -23,7 +23,7 @@ from tests.support.servers import wait_until
 from tests.support.wire import release
 
 NAME, DATA = "spring", "data-spring"
-MILLION, SLICE, HERE, EACH, PAUSES, AT_MOST_MS = 1_000_000, 20_000, 100, 20, 20, 1000
+MILLION, SLICE, HERE, EACH, PAUSES, AT_MOST_MS = 1_000_000, 20_000, 100, 8, 20, 1000
 SLOWLY = Behaviour(think_s=(0.1, 0.3))  # so that entries are still to be sent when the pause comes
 # What a recorder leaves in Redis for vehicles that are away, which a million messages would take minutes to.
 ENTRIES = "for n = ARGV[1], ARGV[2] do redis.call('ZADD', ARGV[3] .. n .. ARGV[4], ARGV[5], ARGV[5]) end"

@@ -1,5 +1,5 @@
-"""The RabbitMQ and the signals service of the signals tests."""
+"""The signals service of the signals tests."""
 
-from tests.manifold.signals.conftest import door, gateway, rabbitmq, running_door
+from tests.manifold.signals.conftest import door, gateway, running_door
 
-__all__ = ["door", "gateway", "rabbitmq", "running_door"]
+__all__ = ["door", "gateway", "running_door"]

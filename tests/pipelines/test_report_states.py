@@ -19,9 +19,9 @@ from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
 from pipelines.stages import ingest as ingest_stage
 from pipelines.stages import publish as publish_stage
-from tests.manifold.console.test_commands import manifold
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
+from tests.support.console import manifold
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,11 +153,17 @@ def start_python(
 
 
 def start_service(
-    module: str, *arguments: str, port: int, log: Path, env: Mapping[str, str], ready: Callable[[], bool] | None = None
+    module: str,
+    *arguments: str,
+    port: int,
+    log: Path,
+    env: Mapping[str, str],
+    ready: Callable[[], bool] | None = None,
+    imports: Sequence[str] = (),
 ) -> Server:
-    """The same for a frequently started service, without its imports (`tests.support.warm`)."""
+    """The same for a frequently started service, without its imports, or those named here (`tests.support.warm`)."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    return _started(Server(fork_of(module, [*arguments], log, env), port, log), module, ready)
+    return _started(Server(fork_of(module, [*arguments], log, env, imports), port, log), module, ready)
 
 
 def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False, users: Path | None = None) -> Server:

@@ -7,6 +7,7 @@ of the CPU time of a start, are done once per module and test process. What a su
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -15,12 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 ROOT = Path(__file__).parents[2]
-LOOK_S = 0.005
+LOOK_S, LONGEST_PAUSE_S = 0.005, 0.05
 
 
 class Forked:
@@ -43,10 +44,12 @@ class Forked:
             subprocess.TimeoutExpired: it had not ended after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        pause = LOOK_S
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            time.sleep(LOOK_S)
+            time.sleep(pause)
+            pause = min(pause * 1.2, LONGEST_PAUSE_S)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -72,9 +75,9 @@ class Parent:
         self._asking = threading.Lock()
         atexit.register(self.end)
 
-    def start(self, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
-        """Start a process with the environment of this one plus `env`; its output is appended to `log`."""
-        pid = self.ask(arguments=arguments, log=str(log), env={**os.environ, **env})
+    def start(self, arguments: list[str], log: Path, env: Mapping[str, str], *, errors: Path | None = None) -> Forked:
+        """Start a process with the environment `env`; its output is appended to `log`, or its standard error to `errors`."""
+        pid = self.ask(arguments=arguments, log=str(log), errors=str(errors or log), env=dict(env))
         assert pid is not None
         return Forked(self, pid)
 
@@ -97,12 +100,17 @@ _parents: dict[str, Parent] = {}
 _making = threading.Lock()
 
 
-def fork_of(module: str, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
-    """A forked start of `python -m module`."""
+def parent_of(module: str, *further: str) -> Parent:
+    """The process that forks starts of `python -m module`."""
     with _making:
         if module not in _parents:
-            _parents[module] = Parent(module)
-    return _parents[module].start(arguments, log, env)
+            _parents[module] = Parent(module, *further)
+    return _parents[module]
+
+
+def fork_of(module: str, arguments: list[str], log: Path, env: Mapping[str, str], further: Sequence[str] = ()) -> Forked:
+    """A forked start of `python -m module` with the environment of this process plus `env`."""
+    return parent_of(module, *further).start(arguments, log, os.environ | env)
 
 
 def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
@@ -113,8 +121,8 @@ def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
         return pid
     os.environ.clear()
     os.environ.update(question["env"])
-    log = os.open(question["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for stream, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+    out, err = (os.open(question[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in ("log", "errors"))
+    for stream, number in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
         os.dup2(stream, number)
     os.closerange(3, 256)  # the pipes belong to its parent
     sys.argv = [module, *question["arguments"]]
@@ -129,7 +137,9 @@ def _poll(pid: int) -> int | None:
 
 def main(module: str, *further: str) -> None:
     """Answer requests, one JSON object per line, until end of input."""
-    entry = f"{module}.__main__"
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    entry = module if found.submodule_search_locations is None else f"{module}.__main__"
     for name in (entry, *further):
         importlib.import_module(name)
     del sys.modules[entry]  # each child runs it

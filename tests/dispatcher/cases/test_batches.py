@@ -20,7 +20,7 @@ from tests.manifold.sandbox.tap import raw_connection
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
-MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
+MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 3_000, 500
 
 
 def test_batches_sent_back_to_back_arrive_in_sending_order(ground: Ground, protocol: int) -> None:
@@ -177,7 +177,7 @@ def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
     return seqs
 
 
-def test_ten_thousand_pending_entries_arrive_in_order_at_constant_cost(ground: Ground) -> None:
+def test_thousands_of_pending_entries_arrive_in_order_at_constant_cost(ground: Ground) -> None:
     """No verb looks through a queue."""
     vin = Owner("LONGQUEUE")
     seqs = queue_many(ground, vin, MANY_ENTRIES)

@@ -81,7 +81,7 @@ def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[S
 
     def ready() -> bool:
         with suppress(httpx.TransportError):
-            answer = httpx.get(f"{settings.api}/healthz", timeout=10, trust_env=False)
+            answer = httpx.get(f"{settings.api}/healthz", timeout=2, trust_env=False)
             return answer.status_code == 200 or not healthy
         return False
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from manifold.campaigns.parsing import plan_sha256
 from manifold.contracts import campaigns as r
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import seq_of, wall_clock_ms
 from manifold.messaging.publisher import Publisher
 from tests.manifold.api.desk import Desk, api_of, desk_beside_a_recorder
 from tests.manifold.api.test_document import bounded
+from tests.manifold.api.test_ecq import Place as EcqPlace
 from tests.manifold.campaigns.plans import document, vins
 from tests.manifold.recorder.harness import Harness
 from tests.support.servers import free_port, wait_until
@@ -328,14 +331,21 @@ def test_a_pause_without_redis_is_on_record_and_not_in_force_yet(place: Place, c
     wait_until(lambda: place.harness.redis.hget(keys.BRAKES, campaign) == on, what="the brake to be on when Redis is back")
 
 
-def test_a_pause_without_a_broker_says_that_the_brake_may_be_off(place: Place, campaign: str) -> None:
+def test_without_a_broker_orders_are_unavailable_and_queues_still_readable(place: Place, campaign: str) -> None:
     settings = place.desk.settings.model_copy(update={"mqtt_port": free_port(), "api_port": free_port()})
-    with api_of(settings, settings.home / "alone.log") as api:
+    ecq_place = EcqPlace(place.desk, place.harness)
+    ecq_place.append(campaign, [(seq_of(wall_clock_ms(), 0, 0), "k", b"")])
+    with api_of(settings, settings.home / "alone.log") as api, ThreadPoolExecutor(2) as pool:
         alone = Place(Desk(settings, place.harness.redis_server, api), place.harness)
-        answer = alone.post(f"/{campaign}/pause", {})
+        to_rewind = {"headers": {"Authorization": f"Bearer {EVERYBODY}"}, "json": {"to": "earliest"}}
+        paused = pool.submit(alone.post, f"/{campaign}/pause", {})
+        rewound = pool.submit(alone.desk.ask, f"/api/v1/ecq/{campaign}/rewind", "POST", **to_rewind)
+        answers = [paused.result(), rewound.result()]
+        readable = alone.desk.ask(f"/api/v1/ecq/{campaign}", headers=to_rewind["headers"])
 
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "the brake is not known to be on: order it again" in answer.json()["detail"]
+    assert [(answer.status_code, answer.headers["retry-after"]) for answer in answers] == [(503, "5")] * 2
+    assert "the brake is not known to be on: order it again" in answers[0].json()["detail"]
+    assert len(readable.json()["entries"]) == 1
 
 
 @pytest.mark.parametrize("kind", ["positive", "negative"])

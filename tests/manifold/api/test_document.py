@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from manifold.queues import QueueStats
 from tests.manifold.api.desk import Desk
 
-EXAMPLES = 20
+EXAMPLES = 10
 ROUTES = (
     "/vins/{vin}",
     "/fleet",

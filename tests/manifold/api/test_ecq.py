@@ -18,10 +18,9 @@ from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import MAX_SEQ, first_seq_at, seq_of, wall_clock_ms
 from manifold.contracts.topics import ecq_rewind_topic
 from manifold.queues.verbs.ecq import Acknowledge, Append
-from tests.manifold.api.desk import Desk, api_of, desk_beside_a_recorder
+from tests.manifold.api.desk import Desk, desk_beside_a_recorder
 from tests.manifold.api.test_document import bounded
 from tests.manifold.recorder.harness import Harness
-from tests.support.servers import free_port
 
 PROBLEM = "application/problem+json"
 HERE = "/api/v1/ecq"
@@ -189,18 +188,6 @@ def test_a_rewind_is_posted(place: Place, client_id: str, method: str) -> None:
 
     assert (answer.status_code, answer.headers["allow"], answer.headers["content-type"]) == (405, "POST", PROBLEM)
     assert "POST" in answer.json()["detail"]
-
-
-def test_without_a_broker_a_rewind_is_refused_and_the_queue_is_still_readable(place: Place, client_id: str) -> None:
-    settings = place.desk.settings.model_copy(update={"mqtt_port": free_port(), "api_port": free_port()})
-    place.append(client_id, [(seq_of(wall_clock_ms(), 0, 0), "k", b"")])
-    with api_of(settings, settings.home / "alone.log") as api:
-        alone = Place(Desk(settings, place.harness.redis_server, api), place.harness)
-
-        answer = alone.rewind(client_id, {"to": "earliest"})
-
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert len(alone.desk.get(f"/ecq/{client_id}").json()["entries"]) == 1
 
 
 @pytest.mark.parametrize("kind", ["positive", "negative"])

@@ -20,7 +20,7 @@ from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import ask, manifold
+from tests.support.console import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT
 

@@ -290,6 +290,7 @@ def test_without_a_broker_the_brake_is_not_known_to_be_on(
     run: Run, campaign: str, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     monkeypatch.setenv("MANIFOLD_MQTT_PORT", str(free_port()))
+    monkeypatch.setattr("manifold.messaging.publisher.CONNECT_WAIT_S", 0.5)
     done = run(order, campaign, *(["--yes"] if order == "cancel" else []))
 
     assert done.exit_code == 3

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,23 +16,8 @@ from manifold.console._watch import RATES
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
+from tests.support.console import ask, manifold
 from tests.support.servers import ROOT, wait_until
-
-
-def manifold(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command without the developer's own settings."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
-    command = [sys.executable, "-m", "manifold.console", *arguments]
-    return subprocess.run(
-        command, env=clean | {"COLUMNS": "200"} | (env or {}), capture_output=True, text=True, check=False, cwd=ROOT
-    )
-
-
-def ask(settings: Settings, *arguments: str) -> Any:
-    """The JSON that a command prints about a running platform."""
-    done = manifold(*arguments, "--json", env=environment(settings))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_settings_are_printed_with_their_source_and_secrets_masked() -> None:

@@ -19,7 +19,7 @@ from manifold.queues.verbs.ecq import Append
 from manifold.runtime.redis import connect
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import manifold
+from tests.support.console import manifold
 from tests.support.servers import Server, free_port
 
 PAYLOAD = b"\x00\xffbytes"

@@ -18,7 +18,7 @@ from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import ask, manifold
+from tests.support.console import ask, manifold
 from tests.support.servers import ROOT, wait_until
 
 pytestmark = pytest.mark.slow

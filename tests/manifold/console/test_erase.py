@@ -10,7 +10,7 @@ from manifold.contracts.tables import ERASURES
 from manifold.lake.catalog import open_catalog
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import ask, manifold
+from tests.support.console import ask, manifold
 
 
 def naming(folder: Path, vin: str) -> list[Path]:

@@ -1,10 +1,7 @@
 """Human-readable output: tables that keep identifiers whole, version, completion."""
 
 import io
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import typer
@@ -15,6 +12,7 @@ from manifold.console._app import COMMANDS
 from manifold.console._demo import STEPS
 from manifold.console._output import err, fail, out, printable
 from manifold.console._table import Rows, table
+from tests.support.console import manifold
 from tests.support.servers import ROOT
 
 SEQ, VIN, WHEN = "912216145379983360", "WBA00000000000017", "2026-11-22 05:41:16.123Z"
@@ -100,14 +98,8 @@ def test_step_durations_are_readable_on_a_narrow_terminal(width: int) -> None:
 
 
 def output_of(*arguments: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "manifold.console", *arguments],
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
+    done = manifold(*arguments, env=env)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

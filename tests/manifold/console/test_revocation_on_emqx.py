@@ -15,7 +15,7 @@ from dispatcher import revocations
 from manifold.contracts import keys
 from manifold.queues import connect
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import manifold
+from tests.support.console import manifold
 from tests.support.emqx_api import KEY, SECRET, EmqxApi, emqx_api
 from tests.support.servers import free_port
 

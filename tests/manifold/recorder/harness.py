@@ -19,8 +19,9 @@ from manifold.contracts import keys
 from manifold.contracts.envelope import Envelope, Stream
 from tests.support.platforms import variables
 from tests.support.redis_users import RedisUsers
-from tests.support.servers import Server, free_port, start_mosquitto, start_python, start_redis, start_service, wait_until
+from tests.support.servers import Server, free_port, start_mosquitto, start_redis, start_service, wait_until
 
+RECORDER = ("manifold.recorder.__main__",)
 FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS": "3600"}
 
 
@@ -51,10 +52,8 @@ class Harness:
         }
         log = self.folder / "recorder.log"
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
-        start = (
-            start_service if module == ["manifold.recorder"] else start_python
-        )  # some modules patch something before other imports
-        self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
+        ready = lambda: self.is_healthy(port)
+        self.recorder = start_service(*module, port=port, log=log, env=env, ready=ready, imports=RECORDER)
         return self.recorder
 
     async def start_enqueuing(self) -> None:

@@ -16,7 +16,7 @@ from manifold.contracts.errors import Permanent, Retryable
 from tests.manifold.recorder.lease_worlds import LEASE_S, NOON_MS, Register, World
 from tests.support.virtual_time import in_virtual_time
 
-WORLDS = 300
+WORLDS = 120
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["stores away", "copied journals"])

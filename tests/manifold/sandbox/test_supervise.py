@@ -56,15 +56,6 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     down(made)
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A running platform; a test that damages it waits until it has recovered."""
-    made = settings_for(tmp_path_factory.mktemp("platform"))
-    up(made, within_s=UP_S)
-    yield made
-    down(made)
-
-
 def pids(now: Status) -> dict[str, list[int]]:
     return {kind: list(found) for kind, found in now.processes.items()}
 
@@ -165,47 +156,33 @@ def test_servers_without_authentication_always_stay_on_loopback(settings: Settin
     )
 
 
-@pytest.mark.slow
-def test_with_a_token_services_are_reachable_beyond_loopback_but_redis_is_not(settings: Settings) -> None:
-    wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
-    up(wide, within_s=UP_S)
-    now = status(wide)
-    elsewhere = "127.0.0.2"  # another loopback address of this machine
-
-    assert now.healthy
-    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # shown with the token
-    open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
-    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "campaigner_port", "api_port"}
-    assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
-
-
 def _accepts(host: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
 
 
 @pytest.mark.slow
-def test_a_fresh_home_starts_healthy_with_tables_and_loaded_queues(running: Settings) -> None:
-    printed = status(running).to_json()
+def test_a_fresh_home_starts_healthy_with_tables_and_loaded_queues(platform: Settings) -> None:
+    printed = status(platform).to_json()
 
     assert printed["healthy"] is True
-    assert printed["mqtt"] == f"mqtt://127.0.0.1:{running.mqtt_port}"
-    assert printed["redis"] == f"redis://127.0.0.1:{running.redis_port}/0"
+    assert printed["mqtt"] == f"mqtt://127.0.0.1:{platform.mqtt_port}"
+    assert printed["redis"] == f"redis://127.0.0.1:{platform.redis_port}/0"
     assert printed["catalog"] == {
         "name": "manifold",
         "type": "sql",
-        "uri": f"sqlite:///{running.home}/lake/catalog.db",
-        "warehouse": f"file://{running.home}/lake/warehouse",
+        "uri": f"sqlite:///{platform.home}/lake/catalog.db",
+        "warehouse": f"file://{platform.home}/lake/warehouse",
     }
-    assert printed["archive"] == f"file://{running.home}/archive"
-    assert printed["airflow"] == f"http://127.0.0.1:{running.airflow_port}"
-    assert printed["reports"] == f"{running.home}/reports"
-    assert printed["api"] == f"http://127.0.0.1:{running.api_port}"
+    assert printed["archive"] == f"file://{platform.home}/archive"
+    assert printed["airflow"] == f"http://127.0.0.1:{platform.airflow_port}"
+    assert printed["reports"] == f"{platform.home}/reports"
+    assert printed["api"] == f"http://127.0.0.1:{platform.api_port}"
     assert {kind: len(found) for kind, found in printed["processes"].items()} == {kind: int(kind not in ABSENT) for kind in KINDS}
     assert printed["queues"] == "loaded"
     assert all(health["healthy"] and health["state"] == "RUNNING" for health in printed["health"].values())
-    assert (running.home / "lake" / "catalog.db").exists()
-    assert {file.name for file in (running.home / "logs").iterdir()} >= {
+    assert (platform.home / "lake" / "catalog.db").exists()
+    assert {file.name for file in (platform.home / "logs").iterdir()} >= {
         "recorder.log",
         "dispatcher-0.log",
         "redis.log",
@@ -214,94 +191,94 @@ def test_a_fresh_home_starts_healthy_with_tables_and_loaded_queues(running: Sett
 
 
 @pytest.mark.slow
-def test_up_on_a_running_platform_says_so_and_starts_nothing(running: Settings) -> None:
-    before = pids(status(running))
+def test_up_on_a_running_platform_says_so_and_starts_nothing(platform: Settings) -> None:
+    before = pids(status(platform))
     told: list[tuple[str, str]] = []
 
-    addresses = up(running, progress=lambda name, word: told.append((name, word)), within_s=UP_S)
+    addresses = up(platform, progress=lambda name, word: told.append((name, word)), within_s=UP_S)
 
     assert told[0] == ("platform", "is already up")
-    assert addresses == Addresses.of(running)
-    assert pids(status(running)) == before
+    assert addresses == Addresses.of(platform)
+    assert pids(status(platform)) == before
 
 
 @pytest.mark.slow
-def test_up_does_not_wait_for_optional_services_but_starts_them(settings: Settings) -> None:
-    told: set[str] = set()
+def test_up_with_other_settings_than_the_running_platform_names_them(platform: Settings) -> None:
+    other = platform.model_copy(update={"tap_port": free_port()})
 
-    up(settings, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
-
-    assert told == {"platform", "broker", "tap", "redis", "recorder", "campaigner", "api"}
-    assert status(settings).processes["dispatcher"] != []
-    up(settings, progress=lambda name, _: told.add(name), within_s=UP_S)
-    assert "dispatcher-0" in told
-    assert status(settings).healthy
-
-
-@pytest.mark.slow
-def test_up_with_other_settings_than_the_running_platform_names_them(running: Settings) -> None:
-    other = running.model_copy(update={"tap_port": free_port()})
-
-    with pytest.raises(Permanent, match=rf"up with tap_port={running.tap_port}, not {other.tap_port}"):
+    with pytest.raises(Permanent, match=rf"up with tap_port={platform.tap_port}, not {other.tap_port}"):
         up(other)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "api"])
-def test_a_killed_process_is_restarted_and_the_platform_recovers(running: Settings, kind: str) -> None:
-    [before] = status(running).processes[kind]
+def test_a_killed_process_is_restarted_and_the_platform_recovers(platform: Settings, kind: str) -> None:
+    [before] = status(platform).processes[kind]
 
     os.kill(before, signal.SIGKILL)
 
-    wait_until(lambda: status(running).processes[kind] not in ([], [before]), within_s=UP_S, what=f"a new {kind}")
-    wait_until(lambda: status(running).healthy, within_s=UP_S, what=f"healthy after the death of the {kind}")
+    wait_until(lambda: status(platform).processes[kind] not in ([], [before]), within_s=UP_S, what=f"a new {kind}")
+    wait_until(lambda: status(platform).healthy, within_s=UP_S, what=f"healthy after the death of the {kind}")
 
 
 @pytest.mark.slow
-def test_without_the_loaded_marker_status_asks_for_a_rebuild(running: Settings) -> None:
-    with redis.Redis.from_url(running.redis) as client:
+def test_without_the_loaded_marker_status_asks_for_a_rebuild(platform: Settings) -> None:
+    with redis.Redis.from_url(platform.redis) as client:
         marker = client.get(keys.LOADED)
         client.delete(keys.LOADED)
         try:
-            now = status(running)
+            now = status(platform)
             assert (now.queues, now.healthy) == ("rebuild needed", False)
         finally:
             client.set(keys.LOADED, marker)
-    wait_until(lambda: status(running).healthy, within_s=UP_S)
+    wait_until(lambda: status(platform).healthy, within_s=UP_S)
 
 
 @pytest.mark.slow
-def test_down_stops_everything_and_up_restores_the_state(settings: Settings) -> None:
-    up(settings, within_s=UP_S)
-    first = all_pids(status(settings))
-    with redis.Redis.from_url(settings.redis) as client:
+def test_a_platform_goes_up_and_down_and_keeps_its_state(settings: Settings) -> None:
+    """Twice; its services are reachable beyond loopback, with a token; at last its supervisor is killed."""
+    wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
+    told: set[str] = set()
+    up(wide, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
+    assert told == {"platform", "broker", "tap", "redis", "recorder", "campaigner", "api"}
+    assert status(wide).processes["dispatcher"] != []
+    up(wide, progress=lambda name, _: told.add(name), within_s=UP_S)
+    assert "dispatcher-0" in told
+    assert_open_beyond_loopback(wide)
+    first = all_pids(status(wide))
+    with redis.Redis.from_url(wide.redis) as client:
         client.set("kept", "yes")
 
-    assert down(settings) is True
-
+    assert down(wide) is True
     assert not any(runs(pid) for pid in first)
-    assert not any(listens(port.number) for program in programs(settings) for port in program.ports)
-    assert not status(settings).running
-    up(settings, within_s=UP_S)
-    assert status(settings).healthy
-    with redis.Redis.from_url(settings.redis) as client:
+    assert not any(listens(port.number) for program in programs(wide) for port in program.ports)
+    assert not status(wide).running
+
+    up(wide, within_s=UP_S)
+    assert status(wide).healthy
+    with redis.Redis.from_url(wide.redis) as client:
         assert client.get("kept") == b"yes"
 
-
-@pytest.mark.slow
-def test_down_finds_processes_left_by_a_killed_supervisor(settings: Settings) -> None:
-    up(settings, within_s=UP_S)
-    supervisor = HomeLayout(settings.home).supervisor()
+    supervisor = HomeLayout(wide.home).supervisor()
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.process() is None)
-    orphans = all_pids(status(settings))
+    orphans = all_pids(status(wide))
     assert len(orphans) == 7
-
-    assert down(settings) is True
-
+    assert down(wide) is True
     assert not any(runs(pid) for pid in orphans)
-    assert down(settings) is False
+    assert down(wide) is False
+
+
+def assert_open_beyond_loopback(wide: Settings) -> None:
+    """All of them but Redis, to whoever has the token."""
+    now = status(wide)
+    elsewhere = "127.0.0.2"  # another loopback address of this machine
+    assert now.healthy
+    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # shown with the token
+    open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
+    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "campaigner_port", "api_port"}
+    assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
 
 
 def test_down_does_not_touch_a_process_that_reused_our_pid(settings: Settings) -> None:

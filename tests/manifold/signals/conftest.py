@@ -1,4 +1,4 @@
-"""A RabbitMQ per test file, a signals service for all tests of a file, and services that a test may damage."""
+"""A signals service for all tests of a file, and services that a test may damage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,15 +7,7 @@ import pytest
 
 from manifold.settings import Settings
 from tests.manifold.signals.gateway import Door, Gateway
-from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import Server
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A RabbitMQ with imported definitions, one per test file, because all services of one share its queues."""
-    with running_rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as settings:
-        yield settings
 
 
 @pytest.fixture(scope="module")

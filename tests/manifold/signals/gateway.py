@@ -105,7 +105,12 @@ class Gateway:
         return int(self.channel.queue_declare(queue, passive=True).method.message_count)
 
     def purge(self) -> None:
+        """Declare what an earlier test has deleted, and empty all queues."""
+        for exchange, kind in topology.EXCHANGES.items():
+            self.channel.exchange_declare(exchange, kind, durable=True)
         for queue in topology.QUEUES:
+            self.channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            self.channel.queue_bind(queue.name, queue.exchange, queue.key)
             self.channel.queue_purge(queue.name)
 
 

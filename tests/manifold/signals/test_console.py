@@ -7,8 +7,8 @@ from manifold.console._watch import OF_SIGNALS, WAITING
 from manifold.contracts.signals import topology
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import manifold
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.support.console import manifold
 from tests.support.servers import ROOT, free_port, wait_until
 
 

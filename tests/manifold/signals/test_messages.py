@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -36,6 +34,7 @@ from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.day_keys import DayKeys
 from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
 from tests.manifold.signals.gateway import FOREIGN, SECRET, Door, Gateway, body_of, now_text, signed
+from tests.support import console
 from tests.support.servers import ROOT, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -420,5 +419,6 @@ def test_the_console_sends_lists_dead_letters_and_replays_what_would_pass_now(
 
 
 def manifold(door: Door, *arguments: str) -> str:
-    command = [sys.executable, "-m", "manifold.console", "signals", *arguments]
-    return subprocess.run(command, env=os.environ | door.environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    done = console.manifold("signals", *arguments, env=door.environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -57,20 +57,6 @@ def test_the_topology_matches_the_contract_literally() -> None:
     assert {q.name: q.key for q in topology.QUEUES if q.key != q.name} == {"xray.raw.v1.dlq.copy": "xray.raw.v1.dlq"}
 
 
-def test_a_fresh_server_imports_the_definitions_and_the_service_accepts_them(
-    tmp_path: Path, rabbitmq: Settings, redis_server: Server
-) -> None:
-    door, gateway = Door(tmp_path / "home", rabbitmq, redis_server.port), Gateway(rabbitmq)
-    try:
-        assert all(gateway.count(queue.name) == 0 for queue in topology.QUEUES)
-        door.start()  # it declares the same, and would be refused otherwise
-        gateway.send_signed()
-        assert gateway.get(topology.PROCESSED)
-    finally:
-        gateway.close()
-        door.stop()
-
-
 @pytest.mark.parametrize(
     ("queue", "arguments", "said"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ class World:
 
     platform: Platform
     campaigners: dict[str, Server] = field(default_factory=dict)
+    run: str = ""  # tells campaigners of several tests of one platform apart
 
     @property
     def settings(self) -> Settings:
@@ -43,11 +45,11 @@ class World:
 
     def start_campaigner(self, name: str = "a", *, active: bool = True, **settings: object) -> Server:
         """Start `python -m manifold.campaigns` with a folder of its own; wait until it is active, or only until it serves."""
-        port, home = free_port(), self.settings.home / "campaigners" / name
+        port, home = free_port(), self.settings.home / "campaigners" / f"{self.run}{name}"
         own = {"home": home, "campaigner_port": port, "archive_url": self.settings.archive, "campaigner_lease_seconds": LEASE_S}
         recorder = f"http://127.0.0.1:{self.settings.recorder_port}"
         env = self.platform.env_of("campaigner") | variables(**(own | {"recorder_urls": recorder} | settings))
-        log = self.settings.home / "logs" / f"campaigner-{name}.log"
+        log = self.settings.home / "logs" / f"campaigner-{self.run}{name}.log"
 
         def is_ready() -> bool:
             said = health(port)
@@ -56,6 +58,12 @@ class World:
         server = start_service("manifold.campaigns", port=port, log=log, env=env, ready=is_ready)
         self.campaigners[name] = server
         return server
+
+    def another(self) -> "World":
+        """The same platform for another test, which starts campaigners of its own."""
+        for server in self.campaigners.values():
+            server.stop()  # the next one need not wait for a lease
+        return World(self.platform, run=f"{uuid.uuid4().hex[:8]}-")
 
     def flush(self) -> None:
         """Have the recorder move what it has recorded into the archive."""

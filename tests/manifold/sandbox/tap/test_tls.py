@@ -19,8 +19,8 @@ from manifold.sandbox.platform.programs import environment
 from manifold.sandbox.tap.identity import Identity, is_platform, is_vehicle
 from manifold.sandbox.tap.packets import Connect, packet, string
 from manifold.settings import Settings
-from tests.manifold.console.test_commands import ask, manifold
 from tests.manifold.sandbox.tap.raw_connection import CONNACK, PUBACK, RawConnection, publish
+from tests.support.console import ask, manifold
 from tests.support.servers import Server, free_port, start_embedded_broker, start_tap, wait_until
 
 NOT_VALID, NOT_VALID_3_1_1 = 0x85, 2
