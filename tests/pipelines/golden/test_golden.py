@@ -51,3 +51,4 @@ def test_two_runs_give_the_same_rows(spark_lake: SparkLake, door: Door, tmp_path
     golden = read(GOLDEN)
     del golden["quality_results"]
     assert read(tmp_path / "found") == golden, f"see {tmp_path / 'found'}"
+    assert check(spark_lake.catalog, spark_lake.settings, now=at(2 * HOUR)).troubles == {}
