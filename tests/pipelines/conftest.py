@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from manifold.contracts.tables import META, Table
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
-from pipelines.ingest import run_all
+from pipelines.ingest import chunks
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.spark.session import configure
 from tests.conftest import for_few_rows
 from tests.pipelines import plain
-from tests.pipelines.lakes import Lake, new_lake
+from tests.pipelines.lakes import Lake, keep, new_lake
 from tests.pipelines.makers import at
 
 
@@ -83,6 +83,24 @@ class SparkLake:
         return in_order(folded(self.catalog.load_table(META.identifier).scan().to_arrow()), *columns)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A lake that was filled once, for several tests."""
+
+    lake: SparkLake
+    template: Lake
+
+    def renewed(self) -> SparkLake:
+        """The lake as it was filled."""
+        self.template.renew()
+        return replace(self.lake, catalog=open_catalog(self.lake.settings))
+
+
+def kept(lake: SparkLake) -> Kept:
+    """Keep a lake as it is now."""
+    return Kept(lake, keep(lake.settings, lake.settings.home.with_name("kept")))
+
+
 def in_order(rows: pa.Table, *columns: str) -> list[Any]:
     """Rows as sorted tuples of these columns (none: all), or sorted values if one column is requested."""
     found = sorted(zip(*(rows[c].to_pylist() for c in columns or rows.column_names), strict=True), key=str)
@@ -101,14 +119,19 @@ def shared_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Give jobs that open a session one of the shared Spark, which starts for the first of them and outlives them."""
 
     @contextmanager
-    def session(settings: Settings, *_: object, **__: object) -> Iterator[SparkSession]:
+    def started(settings: Settings, *_: object) -> Iterator[SparkSession]:
         yield new_session(request.getfixturevalue("one_spark"), settings)
 
-    monkeypatch.setattr(run_all, "session", session)
-    monkeypatch.setattr("pipelines.spark.session.session", session)  # imported by stages when they run
+    monkeypatch.setattr("pipelines.spark.session._started", started)
 
 
 @pytest.fixture
+def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each run pass its audit at once, for tests of what is around it."""
+    monkeypatch.setattr(chunks, "audit_run", plain.pass_audit)
+
+
+@pytest.fixture(scope="session")
 def new_spark_lake(request: pytest.FixtureRequest) -> Callable[..., SparkLake]:
     """Create one in a folder."""
 

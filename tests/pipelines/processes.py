@@ -84,28 +84,6 @@ def locked(settings: Settings) -> Iterator[None]:
         connection.close()
 
 
-@contextmanager
-def never_committed(settings: Settings, table: Table, commits: int) -> Iterator[Path]:
-    """Let the embedded catalog hang forever in this commit to the table during the block; 1 is the next one.
-
-    The committer has written all its files and stays in its own UPDATE until killed. Yields the pattern of the metadata file that
-    it wrote just before.
-    """
-    version = max(int(file.name.split("-")[0]) for file in commits_begun(settings, table)) + commits
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
-    which = f"NEW.table_name = '{table.name}' AND NEW.metadata_location GLOB '*/{version:05d}-*'"
-    connection = sqlite3.connect(settings.home / "lake" / "catalog.db", isolation_level=None, timeout=BOUND_S)
-    try:
-        connection.execute(f"CREATE VIEW endless AS {endless}")
-        hangs = "BEGIN SELECT count(*) FROM endless; END"
-        connection.execute(f"CREATE TRIGGER hangs BEFORE UPDATE ON iceberg_tables WHEN {which} {hangs}")
-        yield _folder(settings, table) / "metadata" / f"{version:05d}-*"
-    finally:
-        connection.execute("DROP TRIGGER IF EXISTS hangs")
-        connection.execute("DROP VIEW IF EXISTS endless")
-        connection.close()
-
-
 def commits_begun(settings: Settings, table: Table) -> set[Path]:
     """The metadata files of a table: a commit writes one before it calls the catalog."""
     return set((_folder(settings, table) / "metadata").glob("*.metadata.json"))

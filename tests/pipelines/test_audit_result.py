@@ -12,7 +12,7 @@ from expectations import Audit, Finding, Severity, results_of
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
-from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest import chunks
 from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
@@ -22,10 +22,9 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import begin
 from pipelines.stages import publish as publish_stage
-from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
-from tests.pipelines.plain import PlainRun, ingest, read, without_spark, write
+from tests.pipelines.plain import PlainRun, ingest, ingest_and_audit, read, without_spark, write
 
 RUN = "scheduled__2026-03-01T12:00:00+00:00"
 
@@ -137,11 +136,14 @@ def test_an_audit_result_is_found_by_its_attempt_on_any_clock(lake: Lake, ms: in
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
     written(lake, RUN, 0, paths[:1])
     append_audit_result(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
-    assert passed_already(catalog, settings, RUN) is not None
+    elsewhere = settings.model_copy(update={"home": settings.home / "of another worker"})
+    assert passed_already(catalog, elsewhere, RUN) is not None
 
     written(lake, RUN, 1, paths)  # again, with other rows and no audit
 
     assert passed_already(catalog, settings, RUN) is None
+    publish(catalog, RUN)
+    assert passed_already(catalog, settings, RUN) == {"report": None, "warnings": 0}
 
 
 @pytest.mark.slow
@@ -161,14 +163,16 @@ def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lak
     assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
 
 
-def test_a_committed_run_ingests_new_segments_under_new_run_ids(spark_lake: SparkLake) -> None:
-    ensure_tables(spark_lake.catalog)
-    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    ingest(spark_lake.catalog, spark_lake.settings, run_id=RUN, now=at(0))
-    spark_lake.write(Stream.TRIGGER, [trigger(5000, ["V2"])])
-    run = spark_lake.run(RUN, 3_600_000)
+def test_a_committed_run_ingests_new_segments_under_new_run_ids(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.renew()
+    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    catalog = open_catalog(lake.settings)
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    ingest(catalog, lake.settings, run_id=RUN, now=at(0))
+    lake.archive(Stream.TRIGGER, [trigger(5000, ["V2"])])
+    run = without_spark(catalog, lake.settings, RUN, at(3_600_000))
     done = ingest_in_chunks(run)
     assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
-    assert {row["vin"] for row in read(spark_lake.catalog, IDS)} == {"V1", "V2"}
+    assert {row["vin"] for row in read(catalog, IDS)} == {"V1", "V2"}
     again = ingest_in_chunks(run)
     assert again.runs == []

@@ -1,8 +1,11 @@
 """Orders and releases of a campaign become rows, from which the campaign can be folded and judged again."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +40,7 @@ from pipelines.ingest.publish import publish
 from pipelines.maintenance.check import check
 from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins
 from tests.pipelines.campaign_makers import archive, messages
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import NOON_MS, at, outcome, seq_at, trigger
 from tests.pipelines.plain import read, rewrite
 
@@ -76,11 +79,26 @@ def in_order(facts: list[Fact]) -> list[Fact]:
     return [replace(fact, vins=tuple(sorted(fact.vins))) if isinstance(fact, Released) else fact for fact in ordered]
 
 
-def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLake) -> None:
-    facts = finished()
-    archive(spark_lake, facts, PLAN)
+@dataclass(frozen=True)
+class Ingested:
+    """A campaign of the archive in a lake: its facts, what its run wrote, and how that was judged."""
 
-    written, judged = run(spark_lake)
+    kept: Kept
+    facts: list[Fact]
+    written: Any
+    judged: Any
+
+
+@pytest.fixture(scope="module")
+def ingested(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Ingested:
+    lake, facts = new_spark_lake(tmp_path_factory.mktemp("campaign") / "home"), finished()
+    archive(lake, facts, PLAN)
+    written, judged = run(lake)
+    return Ingested(kept(lake), facts, written, judged)
+
+
+def test_a_campaign_becomes_rows_once_and_the_rows_the_same_facts(ingested: Ingested) -> None:
+    spark_lake, facts, written, judged = ingested.kept.renewed(), ingested.facts, ingested.written, ingested.judged
 
     assert judged.failures == ()
     assert {finding.rule for finding in judged.warnings} == {"vin_is_iso_3779", "data_id_is_known"}
@@ -115,18 +133,11 @@ def test_a_campaign_becomes_rows_and_the_rows_the_same_facts(spark_lake: SparkLa
     with pytest.raises(Permanent, match="the lake has no record of campaign 'another'"):
         read_campaign(spark_lake.catalog, "another")
 
-
-def test_a_campaign_taken_in_again_is_there_once(spark_lake: SparkLake) -> None:
-    facts = finished()
-    archive(spark_lake, facts, PLAN)
-    spark_lake.ingest("first")
     before = {table.name: spark_lake.rows(table) for table in TABLES}
     orders = messages(facts, PLAN)[Stream.CAMPAIGN]
     spark_lake.write(Stream.CAMPAIGN, orders, node=9)
-
-    assert spark_lake.ingest("first").segments == 4
+    assert spark_lake.ingest("run").segments == written.segments == 4
     assert spark_lake.ingest("second").skipped == len(orders)
-
     assert {table.name: spark_lake.rows(table) for table in TABLES} == before
 
 
@@ -154,10 +165,8 @@ def replaced(one: Any, payload: bytes) -> Any:
     return with_fields(one, payload=payload)
 
 
-def test_what_is_falsified_in_the_tables_is_found(spark_lake: SparkLake) -> None:
-    facts = finished()
-    archive(spark_lake, facts, PLAN)
-    spark_lake.ingest()
+def test_what_is_falsified_in_the_tables_is_found(ingested: Ingested) -> None:
+    spark_lake, facts = ingested.kept.renewed(), ingested.facts
     releases = [fact for fact in facts if isinstance(fact, Released)]
     first, last = releases[0], releases[-1]
 

@@ -29,7 +29,6 @@ from manifold.contracts.tables import (
 )
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payloads
-from pipelines.ingest.chunks import OPEN_COST_BYTES
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
 from pipelines.maintenance.restore import empty, restore
@@ -212,9 +211,8 @@ def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_s
 
     for table in (IDS, DATA, ECQ_INDEX, ECQ_STATE, SEGMENTS):
         rewrite(spark_lake.catalog, table, [])
-    in_two_steps = settings.model_copy(update={"ingest_max_bytes": 3 * OPEN_COST_BYTES})
-    done = restore(spark_lake.spark, spark_lake.catalog, in_two_steps, now=NOW)
-    assert (done.segments, done.runs) == (5, 2)
+    done = restore(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
+    assert (done.segments, done.runs) == (5, 1)
     assert made(spark_lake) == whole
     assert check(spark_lake.catalog, settings, now=NOW).agree
 
@@ -223,8 +221,7 @@ def test_a_lake_on_spark_is_repaired_and_restored(spark_lake: SparkLake, redis_s
         restore(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
-def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLake, killed: bool) -> None:
+def test_refused_bytes_are_not_the_ones_that_are_kept_after_a_killed_repair(spark_lake: SparkLake) -> None:
     """Their segment is ingested again for the sake of another payload; the original segment is gone from the archive."""
     catalog, settings = spark_lake.catalog, spark_lake.settings
     d1 = sha1_hex(b"other")  # the data_id of a trigger with these bytes
@@ -240,13 +237,8 @@ def test_refused_bytes_are_not_the_ones_that_a_repair_keeps(spark_lake: SparkLak
     lose(catalog, IDS, vin="V1")
     spark_lake.file(first).unlink()
 
-    if killed:
-        archive = Archive(settings.archive)
-        forget(catalog, settings, [s for s in archive.segments() if s.path in (second, inside)], now=NOW)
-        spark_lake.ingest("next")
-    else:
-        repaired = repair(spark_lake.spark, catalog, settings, now=NOW)
-        assert (repaired.repaired, repaired.troubles) == (2, {"gone": 1})
+    forget(catalog, settings, [s for s in Archive(settings.archive).segments() if s.path in (second, inside)], now=NOW)
+    spark_lake.ingest("next")
     assert dict(spark_lake.rows(DATA, "data_id", "payload")) == {d1: b"one", "d2": b"2", "d3": b"3"}
     assert spark_lake.rows(QUARANTINE, "seq") == refused
     assert spark_lake.rows(IDS, "vin") == ["V1"]

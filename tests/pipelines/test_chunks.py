@@ -56,6 +56,7 @@ def counts(spark_lake: SparkLake) -> list[int]:
     return [len(spark_lake.rows(table)) for table in (IDS, DATA, OUTCOMES, SEGMENTS)]
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -> None:
     seen: list[list[int]] = []
     done = ingest_in_chunks(backlog.run("run", 100), after_each=lambda: seen.append(counts(backlog)))

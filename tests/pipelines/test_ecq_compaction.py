@@ -1,7 +1,9 @@
 """Compaction of compacted queues removes unneeded rows only, with concurrent runs too."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -21,7 +23,7 @@ from pipelines.maintenance.compact import compact, has_work
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.pipelines.plain import compact as rewritten
 from tests.support.servers import Server
@@ -30,19 +32,24 @@ DAY_MS = 86_400_000
 NOW_MS = 40 * DAY_MS
 
 
-@pytest.fixture
-def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+@pytest.fixture(scope="module")
+def made(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """c1 wrote two keys, one of them twice, and acknowledged one; c2 rewound its acknowledged message."""
-    del redis
-    settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
-    lake = replace(spark_lake, settings=settings)
+    lake = new_spark_lake(tmp_path_factory.mktemp("queues") / "home")
     ensure_tables(lake.catalog)
     write(lake, (1, "c1", "a"), (2, "c1", "b"), (4, "c2", "a"), (39 * DAY_MS, "c3", "a"))
     write(lake, (3, "c1", "a"))
     state(lake, (5, "c1", seq_at(1), "acknowledged", 0), (6, "c1", seq_at(2), "acknowledged", 0))
     state(lake, (7, "c2", seq_at(4), "acknowledged", 0), (8, "c2", seq_at(4) - 1, "rewound", seq_at(8)))
     state(lake, (39 * DAY_MS + 1, "c3", seq_at(39 * DAY_MS), "acknowledged", 0), (6, "c1", seq_at(2), "acknowledged", 0))
-    return lake
+    return kept(lake)
+
+
+@pytest.fixture
+def lake(made: Kept, redis: Redis, redis_server: Server) -> SparkLake:
+    del redis
+    lake = made.renewed()
+    return replace(lake, settings=lake.settings.model_copy(update={"redis_port": redis_server.port}))
 
 
 def write(lake: SparkLake, *messages: tuple[int, str, str]) -> None:

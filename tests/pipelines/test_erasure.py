@@ -204,15 +204,16 @@ def test_an_erasure_killed_before_any_step_resumes_when_run_again(known: Lake) -
         ingest(open_catalog(known.settings), known.settings, run_id=f"between_{steps}", now=at(0))
         assert erased(known, ms=90_000).proved, player.steps
         assert_clean(known, player.steps)
-        steps += 9
-    assert steps > 40
+        steps += 19
+    assert steps > 100
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 def test_an_ingest_that_already_read_the_segment_revives_nothing(known: Lake, dies: bool) -> None:
     known.archive(Stream.TRIGGER, [trigger(40, [GONE, STAYS])])
     known.archive(Stream.OUTCOME, [outcome(41, GONE, 40)])
-    filled, over, steps = copy_of(known), False, 0
+    filled, over = copy_of(known), False
+    steps, apart = (4, 8) if dies else (0, 5)  # a run that dies while it reads leaves nothing
     while not over:
         filled.renew()
         player = known.ingesting("in_flight", fine=True, ms=50).go(steps)
@@ -229,10 +230,10 @@ def test_an_ingest_that_already_read_the_segment_revives_nothing(known: Lake, di
         assert named_in(known.settings.home, GONE) == [], player.steps
         assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 40)], player.steps
         assert check(catalog, known.settings, now=NOW).agree, player.steps
-        steps += 3
+        steps += apart
 
 
-@pytest.mark.parametrize("steps", [5, 16, 17, 19, 21, 24, 29, 32])
+@pytest.mark.parametrize("steps", [5, 17, 24, 32])
 def test_an_ingest_that_begins_meanwhile_is_published(known: Lake, steps: int) -> None:
     known.archive(Stream.TRIGGER, [trigger(40, [STAYS])])
     players: list[Player] = []

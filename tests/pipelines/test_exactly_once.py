@@ -55,14 +55,6 @@ def leftovers(catalog: Catalog) -> list[str]:
     return [f"{t.name}.{name}" for t in TABLES for name in catalog.load_table(t.identifier).refs() if name != "main"]
 
 
-def test_main_is_unchanged_before_the_run_is_published(spark_lake: SparkLake) -> None:
-    write_some(spark_lake)
-    ingest(spark_lake.run("run"))
-    assert all(spark_lake.rows(table) == [] for table in TABLES)
-    publish(spark_lake.catalog, "run")
-    assert_all_is_in_once(spark_lake.catalog)
-
-
 def write_without_spark(lake: Lake, run_id: str = "run", ms: int = 0) -> Catalog:
     """Write everything new on the branches of a run."""
     catalog = open_catalog(lake.settings)
@@ -138,32 +130,27 @@ class Death:
         patched.setattr(self.owner, self.name, dying)
 
 
-WRITING = {
+DEATHS = {
     "before the first write": Death(write, "read_and_parse"),
     "ids are committed, payloads are not": Death(Attempt, "append", IDS, after=True),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "append_to_ledger"),
-}
-WRITTEN = {
     "before the audit": Death(chunks, "audit_run"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }
-COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_main", SEGMENTS, after=True)}
+COMMITTED = "the reply to the commit point is lost"
 
 
-@pytest.mark.parametrize("deaths", [WRITING, WRITTEN, COMMITTED], ids=["writing", "written", "committed"])
-def test_a_job_killed_anywhere_is_completed_once_by_the_next(
-    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
-) -> None:
+def test_a_job_killed_anywhere_is_completed_once_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     write_some(spark_lake)
-    for stage, death in deaths.items():
+    for stage, death in (DEATHS | {COMMITTED: Death(publication, "_move_main", SEGMENTS, after=True)}).items():
         with monkeypatch.context() as patched:
             death.strike(patched)
             with pytest.raises(KeyboardInterrupt):
                 whole_run(spark_lake, "run")
         counts = [table.name for table in RUN_TABLES if spark_lake.rows(table)]
-        assert counts == ([SEGMENTS.name] if deaths is COMMITTED else []), stage
-    whole_run(spark_lake, "another" if deaths is COMMITTED else "run")
+        assert counts == ([SEGMENTS.name] if stage == COMMITTED else []), stage
+    whole_run(spark_lake, "another")
     assert_all_is_in_once(spark_lake.catalog)
 
 
@@ -190,6 +177,7 @@ def test_a_commit_with_a_lost_reply_is_verified(written: Catalog, monkeypatch: p
     assert_all_is_in_once(written)
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_two_concurrent_runs_of_overlapping_intervals_ingest_everything_once(spark_lake: SparkLake) -> None:
     write_some(spark_lake)
     hour = 3_600_000

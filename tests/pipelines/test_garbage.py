@@ -2,8 +2,10 @@
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from pipelines.maintenance.garbage_days import days_over
 from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.maintenance.garbage_run import Removal
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger
 from tests.support.servers import Server, free_port
@@ -37,9 +39,13 @@ NOW_MS = 40 * DAY_MS
 
 @pytest.fixture
 def home(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
-    """A lake on Spark with a Redis and no recorder."""
+    return with_servers(spark_lake, redis_server)
+
+
+def with_servers(lake: SparkLake, redis_server: Server) -> SparkLake:
+    """The lake on Spark with a Redis and no recorder."""
     more = {"redis_port": redis_server.port, "recorder_port": free_port()}
-    return replace(spark_lake, settings=spark_lake.settings.model_copy(update=more))
+    return replace(lake, settings=lake.settings.model_copy(update=more))
 
 
 def collect(spark_lake: SparkLake, **more: Any) -> tuple[Removal, Removal]:
@@ -61,21 +67,27 @@ def sighting(data_id: str, seen_at: datetime) -> dict[str, Any]:
     return {"data_id": data_id, **seen, "sha1": "0" * 40, "stored_at": seen_at}
 
 
-@pytest.fixture
-def history(home: SparkLake) -> SparkLake:
+@pytest.fixture(scope="module")
+def made(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """Day 0: V1 and V2 get `old`, V2 acknowledges. Day 39: V3 needs `needed`, last seen on day 0; `fresh` is new."""
-    ensure_tables(home.catalog)
+    lake = new_spark_lake(tmp_path_factory.mktemp("history") / "home")
+    ensure_tables(lake.catalog)
     days = {"old": 1, "needed": 2, "done": 3, "fresh": 39 * DAY_MS}
     payloads = [
         {"data_id": d, "payload": d.encode(), "sha1": "0" * 40, "size_bytes": len(d), "seq": seq_at(ms), "first_seen_at": at(ms)}
         for d, ms in days.items()
     ]
-    home.append(DATA, payloads)
-    home.append(META, [sighting(d, at(ms)) for d, ms in days.items()])
-    add_entry(home, 4, "V1", "old")
-    add_entry(home, 5, "V2", "done", outcome="delivered")
-    add_entry(home, 39 * DAY_MS, "V3", "needed")
-    return home
+    lake.append(DATA, payloads)
+    lake.append(META, [sighting(d, at(ms)) for d, ms in days.items()])
+    add_entry(lake, 4, "V1", "old")
+    add_entry(lake, 5, "V2", "done", outcome="delivered")
+    add_entry(lake, 39 * DAY_MS, "V3", "needed")
+    return kept(lake)
+
+
+@pytest.fixture
+def history(made: Kept, redis_server: Server) -> SparkLake:
+    return with_servers(made.renewed(), redis_server)
 
 
 def test_expired_rows_go_and_data_of_younger_entries_stays(history: SparkLake, redis: Redis) -> None:
@@ -108,24 +120,17 @@ def test_custom_partitions_of_a_site_hide_no_open_entry(home: SparkLake, redis: 
     assert expired.sample == [f"V1 {seq_at(4)}"]
 
 
-def test_an_entry_in_flight_is_not_expired_and_keeps_its_data(history: SparkLake, redis: Redis) -> None:
-    Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
-    redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
-    expired, data = collect(history)
-    assert (expired.count, data.sample) == (0, ["done"])
-    assert history.rows(OUTCOMES, "vin") == ["V2"]
-
-
-def test_an_outcome_without_an_entry_hides_no_open_entry(history: SparkLake, redis: Redis) -> None:
+def test_an_entry_in_flight_stays_and_an_outcome_without_an_entry_hides_it_not(history: SparkLake, redis: Redis) -> None:
     """E.g. the trigger's segment was quarantined: outcomes and entries of that day are equally many, and one entry is open."""
     stray = {"vin": "V9", "seq": seq_at(6), "outcome": "delivered", "accepted_at": at(6), "ended_at": at(7)}
     history.append(OUTCOMES, [stray])
+    Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
     redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
-    for _ in range(2):
+    for gone in (["done"], []):
         expired, data = collect(history)
-        assert expired.count == 0
-        assert "old" not in data.sample
+        assert (expired.count, data.sample) == (0, gone)
     assert history.rows(DATA, "data_id") == ["fresh", "needed", "old"]
+    assert history.rows(OUTCOMES, "vin") == ["V2", "V9"]
 
 
 def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
@@ -146,21 +151,6 @@ def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
     assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
 
 
-def test_a_removal_is_published_although_maintenance_rewrote_main(
-    history: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def rewrite_first(catalog: Any, run_id: str, *, must: bool) -> bool:
-        for table in (DATA, META):
-            name = f"{history.settings.catalog_name}.{table.identifier}"
-            options = "options => map('rewrite-all', 'true')"
-            history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
-        return publish(catalog, run_id, must=must)
-
-    monkeypatch.setattr(garbage_run, "publish", rewrite_first)
-    collect(history)
-    assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
-
-
 def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake, redis: Redis) -> None:
     base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
     open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
@@ -172,6 +162,7 @@ def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake
         publish(history.catalog, "slow")
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home: SparkLake, redis: Redis) -> None:
     home.write(Stream.DATA, [data(1, "old", b"old"), data(2, "needed", b"needed")])
     home.write(Stream.TRIGGER, [trigger(4, ["V1"], "old"), trigger(6, [7])])

@@ -15,13 +15,13 @@ from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.tables import ERASURES, IDS, SEGMENTS, XRAY_RAW
-from manifold.lake.catalog import make_signal_tables, open_catalog
+from manifold.lake.catalog import ensure_tables, make_signal_tables, open_catalog
 from manifold.lake.commits import append_rows
 from manifold.lake.key_ring import new_key_line
 from manifold.runtime import secret_files
 from manifold.settings import Settings
+from pipelines.cli import DONE, main
 from pipelines.erasure.run import erase_vehicle
-from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.run_all import rebuild
 from pipelines.lineage import emits_lineage, jobs
 from pipelines.maintenance.repair import repair
@@ -35,9 +35,9 @@ from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.plain import ingest
-from tests.pipelines.processes import a_stage
 from tests.support.lineage import names, runs_of, telling, told_in
-from tests.support.servers import ROOT, Server
+from tests.support.platforms import variables
+from tests.support.servers import ROOT, Server, free_port
 
 VIN = "1M8GDM9AXKP042788"
 PARENT = "airflow/compact_tables.compact/01940f6c-8000-7a0d-8000-000000000001"
@@ -273,19 +273,21 @@ def test_each_job_names_its_inputs_and_outputs(settings: Settings, file: Path, j
     assert VIN not in file.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("shared_session")
 def test_compaction_and_garbage_collection_are_emitted_by_any_caller(
-    spark_lake: SparkLake, redis_server: Server, redis: Redis
+    spark_lake: SparkLake, redis_server: Server, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = spark_lake.settings.home
     file = home / "events.jsonl"
     redis.set(keys.LOADED, 1)
-    ingest_audit_publish(spark_lake.run("nothing", 1))
+    ensure_tables(spark_lake.catalog)
     for _ in range(4):
         appended(spark_lake.settings)
-    more = {"lineage_url": f"file://{file}", "compact_min_files": 4, "redis_port": redis_server.port}
-    with a_stage(spark_lake.settings, "compact", "--lineage-parent", PARENT, **more) as stage:
-        stage.result()
+    own = {"home": home, "lineage_url": f"file://{file}", "compact_min_files": 4, "redis_port": redis_server.port}
+    for name, value in variables(**own, recorder_port=free_port()).items():
+        monkeypatch.setenv(name, value)
+
+    assert main(["compact", "--lineage-parent", PARENT]) == DONE
     _, ended = one(file, "compact")
     assert ended["run"]["facets"]["parent"]["job"]["name"] == "compact_tables.compact"
     loaded = open_catalog(spark_lake.settings).load_table(IDS.identifier)
@@ -297,8 +299,7 @@ def test_compaction_and_garbage_collection_are_emitted_by_any_caller(
     assert read["facets"]["version"]["datasetVersion"] != str(now.snapshot_id)
     assert written["outputFacets"]["outputStatistics"]["rowCount"] == 4
 
-    with a_stage(spark_lake.settings, "garbage", **more) as stage:
-        stage.result()
+    assert main(["garbage"]) == DONE
     _, ended = one(file, "garbage")
     assert ended["eventType"] == "COMPLETE"
     events = told_in(file)

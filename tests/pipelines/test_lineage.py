@@ -13,7 +13,7 @@ from manifold.lake.lineage import settle
 from manifold.settings import load_settings
 from pipelines.ingest import chunks, lineage, transforms
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_audit_publish, ingest_to_branches
+from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, outcome, trigger
@@ -139,19 +139,6 @@ def test_a_held_back_run_has_failed_and_names_its_broken_rules(
     again = told_in(file)[before:]
     assert [event["eventType"] for event in again] == ["START", "COMPLETE"] * 2
     assert {event["run"]["runId"] for event in again}.isdisjoint(event["run"]["runId"] for event in told)
-
-
-def test_a_task_whose_run_is_held_back_tells_its_lineage_once(
-    spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, right = tmp_path / "events.jsonl", transforms.ids_rows
-    tell_at(spark_lake, f"file://{file}")
-    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
-    monkeypatch.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
-
-    assert ingest_to_branches(spark_lake.run("run", 10)).segments == 1
-
-    assert [event["eventType"] for event in told_in(file)] == ["START", "FAIL"] * 2
 
 
 def broken(*_: object) -> None:

@@ -1,8 +1,10 @@
 """Populate and rebuild: pending entries of the lake are queued once, and ended ones do not return."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -27,7 +29,7 @@ from pipelines.cli import PERMANENT, main
 from pipelines.populate import load as population
 from pipelines.populate.ids_news import FORGET_AFTER, is_behind
 from pipelines.populate.load import Populated, populate
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import at, seq_at
 from tests.support.servers import Server
 
@@ -54,15 +56,22 @@ def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
     spark_lake.append(OUTCOMES, [row])
 
 
-@pytest.fixture
-def filled(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+@pytest.fixture(scope="module")
+def made(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """V1 has seq 1 queued, 2 and 3 not; V2's 2 has ended; V3's entry is past its retention."""
-    ensure_tables(spark_lake.catalog)
+    lake = new_spark_lake(tmp_path_factory.mktemp("filled") / "home")
+    ensure_tables(lake.catalog)
     old_ms = -31 * 86_400_000
-    add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
-    add_outcome(spark_lake, "V2", 2)
+    add_ids(lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
+    add_outcome(lake, "V2", 2)
+    return kept(lake)
+
+
+@pytest.fixture
+def filled(made: Kept, redis: Redis, redis_server: Server) -> SparkLake:
+    lake = made.renewed()
     redis.set(keys.LOADED, 1)
-    return replace(spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port))
+    return replace(lake, settings=Settings(home=lake.settings.home, redis_port=redis_server.port))
 
 
 def run(spark_lake: SparkLake, *, everything: bool = False, ms: int = 100) -> Populated:

@@ -13,7 +13,6 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
 from pipelines.ingest import chunks, transforms
-from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
@@ -126,6 +125,14 @@ def test_an_overtaken_run_with_messages_left_is_audited_again_and_published(
     assert "The newest 2 judgements" in (open_reports(spark_lake.settings).read(TRENDS) or b"").decode()
 
 
+def ingest_stages(lake: SparkLake, run_id: str) -> argparse.Namespace:
+    """Run the stage `ingest`, which also audits; return the options of the next stages."""
+    mine = argparse.Namespace(run_id=run_id)
+    ingest_stage.run(lake.settings, argparse.Namespace(run_id=run_id, no_flush=True, start=None, end=None, recent=False))
+    return mine
+
+
+@pytest.mark.usefixtures("shared_session")
 def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +142,9 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
     spark_lake.write(Stream.TRIGGER, [trigger(9000 + ms, [f"V{ms}"]) for ms in range(20)])
     with monkeypatch.context() as patched:
         patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
-        with pytest.raises(AuditFailed):
-            ingest(spark_lake, "bad", LATER)
+        bad = ingest_stages(spark_lake, "bad")
+    with pytest.raises(Permanent, match="held back"):
+        audit_stage.run(spark_lake.settings, bad)
 
     assert page_of(spark_lake, "bad") == "Failed: the run is held back"
     assert index_of(spark_lake) == {"bad": "held back", "good": "published"}
@@ -146,29 +154,20 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
     assert in_charts(spark_lake, "bad") == ["bad"]
 
 
-def test_a_run_overtaken_between_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
+@pytest.mark.usefixtures("shared_session")
+def test_airflow_stages_say_whether_their_run_was_published_or_overtaken(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
-    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
-    audit_stage.run(settings, mine)
-    assert index_of(spark_lake) == {mine.run_id: "not decided"}
-    ingest(spark_lake, "manual", BEFORE)
+    mine, manual = (ingest_stages(spark_lake, run_id) for run_id in ("scheduled__1+00:00", "manual"))
+    audit_stage.run(spark_lake.settings, mine)
+    assert index_of(spark_lake) == dict.fromkeys((mine.run_id, manual.run_id), "not decided")
 
-    publish_stage.run(settings, mine)
+    publish_stage.run(spark_lake.settings, manual)
+    publish_stage.run(spark_lake.settings, mine)
 
     assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert page_of(spark_lake, "manual") == "Passed and published"
     assert index_of(spark_lake) == {mine.run_id: "overtaken", "manual": "published"}
     assert report(spark_lake)[1]["run_id"] == "manual"
-
-
-def test_a_run_published_by_airflow_stages_says_so(spark_lake: SparkLake, shared_session: None) -> None:
-    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
-    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
-
-    publish_stage.run(settings, mine)
-
-    assert page_of(spark_lake, mine.run_id) == "Passed and published"
 
 
 def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,19 +185,3 @@ def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake
     ingest(spark_lake, "next", LATER)
 
     assert index_of(spark_lake) == {"killed": "published"}
-
-
-def test_a_stage_that_holds_a_run_back_leaves_a_report_that_says_so(
-    spark_lake: SparkLake, shared_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = transforms.ids_rows
-    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
-    monkeypatch.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
-    settings, mine = spark_lake.settings, argparse.Namespace(run_id="scheduled__1+00:00")
-    ingest_stage.run(settings, argparse.Namespace(run_id=mine.run_id, no_flush=True, start=None, end=None, recent=False))
-
-    with pytest.raises(Permanent, match="held back"):
-        audit_stage.run(settings, mine)
-
-    assert index_of(spark_lake) == {mine.run_id: "held back"}
-    assert report(spark_lake)[0] == 1

@@ -1,5 +1,7 @@
 """Sightings of payloads on Spark: folded as readers fold them, and by compaction, which changes no answer."""
 
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,7 +22,7 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance import sightings_compact
 from pipelines.maintenance.compact import compact, has_work
-from tests.pipelines.conftest import SparkLake, in_order
+from tests.pipelines.conftest import Kept, SparkLake, in_order, kept
 from tests.pipelines.makers import at, data, seq_at
 
 pytestmark = pytest.mark.slow
@@ -48,13 +50,19 @@ RUNS = (
 )
 
 
-@pytest.fixture
-def seen(spark_lake: SparkLake) -> SparkLake:
+@pytest.fixture(scope="module")
+def made(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """A lake that has these runs, without Spark."""
+    lake = new_spark_lake(tmp_path_factory.mktemp("seen") / "home")
     for number, messages in enumerate(RUNS):
-        spark_lake.write(Stream.DATA, messages)
-        spark_lake.ingest_plainly(f"run{number}", 30 + number)
-    return spark_lake
+        lake.write(Stream.DATA, messages)
+        lake.ingest_plainly(f"run{number}", 30 + number)
+    return kept(lake)
+
+
+@pytest.fixture
+def seen(made: Kept) -> SparkLake:
+    return made.renewed()
 
 
 def settings_of(lake: SparkLake) -> Settings:
@@ -87,6 +95,7 @@ def test_a_run_that_is_repeated_adds_no_row(seen: SparkLake) -> None:
     assert seen.rows(META) == rows
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_compaction_leaves_one_row_of_each_payload_and_changes_no_answer(seen: SparkLake) -> None:
     before = answers(seen)
     assert has_work(seen.catalog, settings_of(seen), now=at(40))

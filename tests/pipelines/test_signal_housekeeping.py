@@ -1,5 +1,6 @@
 """Maintenance of signal tables: compared with the archive, repaired, expired, restored."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,23 +25,31 @@ from pipelines.maintenance.restore import empty
 from pipelines.maintenance.snapshots import expire_by_count
 from pipelines.signals import process
 from pipelines.signals.process import process_again
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import at, seq_at
 from tests.pipelines.signal_makers import Door, readings
 
 
-@pytest.fixture
-def door(tmp_path: Path, spark_lake: SparkLake) -> Door:
-    made = Door(spark_lake, tmp_path / "ring")
+@pytest.fixture(scope="module")
+def filled(new_spark_lake: Callable[[Path], SparkLake], tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """A lake with two signals, one of them sent twice, and a status."""
+    folder = tmp_path_factory.mktemp("signals")
+    lake = new_spark_lake(folder / "home")
+    made = Door(lake, folder / "ring")
     raw = [
         made.raw(1, "d", b"a", captured=1),
         made.raw(2, "d", b"a", captured=1),
         made.raw(3, "e", readings(("humidity", 4, "%"))),
     ]
-    spark_lake.write(Stream.XRAY_RAW, raw)
-    spark_lake.write(Stream.XRAY_STATUS, [made.status(4, "d", "online")])
-    spark_lake.ingest()
-    return made
+    lake.write(Stream.XRAY_RAW, raw)
+    lake.write(Stream.XRAY_STATUS, [made.status(4, "d", "online")])
+    lake.ingest()
+    return kept(lake)
+
+
+@pytest.fixture
+def spark_lake(filled: Kept) -> SparkLake:
+    return filled.renewed()
 
 
 def compared(spark_lake: SparkLake) -> list[tuple[str, str, int, int]]:
@@ -48,7 +57,6 @@ def compared(spark_lake: SparkLake) -> list[tuple[str, str, int, int]]:
     return [(f.table, f.trouble, f.expected, f.found) for f in found]
 
 
-@pytest.mark.usefixtures("door")
 def test_archive_and_tables_are_compared_and_repaired(spark_lake: SparkLake) -> None:
     assert compared(spark_lake) == []
     spark_lake.catalog.load_table(XRAY_PROCESSED.identifier).delete(where(EqualTo, "device_id", "e"))
@@ -63,7 +71,6 @@ def test_archive_and_tables_are_compared_and_repaired(spark_lake: SparkLake) -> 
     assert spark_lake.rows(XRAY_PROCESSED, "seq") == [seq_at(1), seq_at(3)]
 
 
-@pytest.mark.usefixtures("door")
 def test_days_past_their_retention_are_removed_and_not_missed(spark_lake: SparkLake) -> None:
     later = at(0) + timedelta(days=3)
     assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 0
@@ -76,7 +83,6 @@ def test_days_past_their_retention_are_removed_and_not_missed(spark_lake: SparkL
     assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 0
 
 
-@pytest.mark.usefixtures("door")
 def test_the_lake_can_be_restored_and_its_history_expired(spark_lake: SparkLake) -> None:
     before = {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)}
     empty(spark_lake.catalog, at(60_000))
@@ -88,7 +94,6 @@ def test_the_lake_can_be_restored_and_its_history_expired(spark_lake: SparkLake)
     assert shapes[XRAY_RAW.name].before.files == 1
 
 
-@pytest.mark.usefixtures("door")
 def test_signals_are_reprocessed_with_new_bounds_or_restored_keys(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     again = partial(process_again, spark_lake.catalog, now=at(60_000))
     before = spark_lake.rows(XRAY_PROCESSED)
@@ -114,7 +119,6 @@ def test_signals_are_reprocessed_with_new_bounds_or_restored_keys(spark_lake: Sp
     assert again(spark_lake.settings).days == ["2026-03-01"]
 
 
-@pytest.mark.usefixtures("door")
 def test_reprocessing_is_published_although_main_was_rewritten(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_it = MaintenanceRun.publish
 

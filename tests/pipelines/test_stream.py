@@ -17,8 +17,8 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, IDS, SEGMENTS, XRA
 from manifold.queues import Policy
 from manifold.queues._ecq_loader import EcqLoader
 from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.maintenance import ledger_pack
 from pipelines.maintenance.compact import compact
-from pipelines.maintenance.ledger_pack import MIN_FILES
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_write, seq_at, trigger
@@ -27,6 +27,7 @@ from tests.support.servers import Server, free_port
 
 pytestmark = pytest.mark.slow
 CLIENT = "STREAM-C"
+FEW = 3  # files of the ledger that are packed
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ def write_triggers(spark_lake: SparkLake, *moments: int) -> None:
         spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_segments_of_the_batch_ingest_are_skipped_and_a_restart_continues(spark_lake: SparkLake) -> None:
     write_triggers(spark_lake, 1)
     spark_lake.ingest("batch")
@@ -93,6 +95,7 @@ def test_a_concurrent_stream_and_batch_ingest_take_each_segment_once(spark_lake:
     assert len(spark_lake.rows(SEGMENTS, "path")) == 5
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,24 +106,25 @@ def test_a_stream_expires_snapshots_and_packs_the_ledger_once_at_its_start(
         return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
 
     monkeypatch.setattr("pipelines.maintenance.snapshots.READ_GRACE", timedelta(0))  # no reader here
+    monkeypatch.setattr(ledger_pack, "MIN_FILES", FEW)
     spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
     lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # recent: the ledger of the last days is packed
-    for ms in range(MIN_FILES):
+    for ms in range(FEW):
         write_triggers(spark_lake, lately + ms)
         spark_lake.ingest_plainly(f"run_{ms}")
-    assert (files(), snapshots()) == (MIN_FILES, MIN_FILES + 1)
-    write_triggers(spark_lake, *range(lately + 20, lately + 20 + MIN_FILES))
+    assert (files(), snapshots()) == (FEW, FEW + 1)
+    write_triggers(spark_lake, *range(lately + 20, lately + 20 + FEW))
 
     streamed = stream(spark_lake)
 
-    assert streamed.batches == MIN_FILES
-    assert files() == MIN_FILES, "files of earlier runs and of the first micro-batch are merged"
-    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "plus the previous newest, and those of later micro-batches"
+    assert streamed.batches == FEW
+    assert files() == FEW, "files of earlier runs and of the first micro-batch are merged"
+    assert snapshots() <= 2 + 1 + FEW - 1, "plus the previous newest, and those of later micro-batches"
     write_triggers(spark_lake, lately + 50)
     stream(spark_lake)
     assert files() == 1, "the next start cleans up too"
     assert snapshots() <= 2 + 1
-    assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * MIN_FILES + 1
+    assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * FEW + 1
 
 
 def test_a_failed_micro_batch_ends_the_stream_and_the_next_start_continues(spark_lake: SparkLake) -> None:
@@ -136,6 +140,7 @@ def test_a_failed_micro_batch_ends_the_stream_and_the_next_start_continues(spark
     assert spark_lake.rows(IDS, "seq") == [seq_at(1)]
 
 
+@pytest.mark.usefixtures("unaudited")
 def test_a_stream_ingests_signals_and_sorts_settled_days_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
     door = Door(spark_lake, tmp_path / "ring")
     hot = readings(("temperature", 99, "celsius"))

@@ -27,6 +27,7 @@ from tests.pipelines.makers import (
     data,
     duplicate,
     ecq_ack,
+    ecq_expired,
     ecq_rewind,
     ecq_write,
     envelope,
@@ -39,6 +40,7 @@ from tests.pipelines.signal_makers import Door, readings
 
 A, B, C = "1M8GDM9AXKP042788", "5YJBT6ZE7T7002409", "1HGCM82633A004352"  # valid VINs by ISO 3779; TEST-… are invalid
 HOUR = 3_600_000
+SEALED = b"no readings"  # of a device, which no file may show
 NO_SUCH_KEY = b"2026-03-01.000000000000"
 NOBODY_OPENS = MAGIC + bytes((len(NO_SUCH_KEY),)) + NO_SUCH_KEY + bytes(NONCE + TAG)
 
@@ -78,6 +80,7 @@ def write_second(lake: SparkLake, door: Door) -> None:
             outcome(late + 22, "TEST-1", 3, Outcome.EXPIRED),
         ],
     )
+    lake.write(Stream.OUTCOME, [outcome(50, A, 1), envelope(56, Stream.OUTCOME, "outcomes/x", b"{")], node=9)  # copies again
     lake.write(
         Stream.ECQ,
         [ecq_write(late + 30, "c1", "a", b"newest"), ecq_ack(late + 31, "c1", 204, epoch_ms=207), ecq_ack(late + 32, "c1", 202)],
@@ -87,10 +90,12 @@ def write_second(lake: SparkLake, door: Door) -> None:
         Stream.XRAY_RAW,
         [
             door.raw(late + 40, "dev-1", readings(("humidity", 40, "%")), captured=302),
-            door.raw(late + 41, "dev-1", b"no readings", captured=late + 41),
+            door.raw(late + 41, "dev-1", SEALED, captured=late + 41),
             door.refused(late + 43, b"sent twice", digest="a" * 64),
+            door.raw(late + 44, "dev-3", readings(("humidity", 40, "%")), captured=302),
         ],
     )
+    lake.write(Stream.XRAY_RAW, [door.raw(302, "dev-1", readings(("humidity", 40, "%")))], node=9)  # a copy
     lake.write(
         Stream.XRAY_STATUS, [door.status(late + 50, "dev-1", "online", seen=400), door.status(late + 51, "dev-1", "offline")]
     )
@@ -141,9 +146,15 @@ def _fanout(lake: SparkLake) -> None:
             data(35, "d1", b"one", refused_because="said the door"),
             envelope(36, Stream.DATA, "some/other/topic", b"x"),
             data(37, sha1_hex(b"inline bytes"), b"inline bytes"),
+            data(38, "d1", b"one", refused_because="\t\n"),
+            data(42, "d4", b"later"),
         ],
     )
-    lake.write(Stream.DATA, [data(29, "d2", b"two", node=2), data(40, "d3", bytes(range(256)), node=2)], node=2)
+    lake.write(
+        Stream.DATA,
+        [data(29, "d2", b"two", node=2), data(40, "d3", bytes(range(256)), node=2), data(41, "d4", b"first", node=2)],
+        node=2,
+    )
 
 
 def _outcomes(lake: SparkLake) -> None:
@@ -195,6 +206,7 @@ def _ecq(lake: SparkLake) -> None:
             envelope(217, Stream.ECQ, acks, EcqAck("a b", 1, 1).to_wire()),
             ecq_write(218, "c1", "k", b"x", refused_because="said the door"),
             ecq_write(219, "c3", "ключ", b"\x00\xff"),
+            ecq_expired(220, "c1", 201),
         ],
     )
     lake.write(Stream.ECQ, [ecq_write(204, "c1", "a", b"new"), ecq_rewind(207, "c1")], node=8)  # copies
@@ -213,7 +225,7 @@ def _signals(lake: SparkLake, door: Door) -> None:
             door.raw(302, "dev-1", readings(("humidity", 40, "%"))),
             door.raw(303, "dev-1", readings(("humidity", 40, "%")), captured=302),  # a repeat of 302
             door.raw(304, "dev-1", readings(("humidity", 41, "%")), captured=302),
-            door.raw(305, "dev-2", b"no readings"),
+            door.raw(305, "dev-2", SEALED),
             door.raw(306, "dev-2", b"x", sealed=bytes(damaged)),
             door.raw(307, "dev-2", b"x", sealed=NOBODY_OPENS),
             refused_envelope(seq_at(308), at(308), Stream.XRAY_RAW, signed, forged[0], devices=["dev-1"], digest="f" * 64),
