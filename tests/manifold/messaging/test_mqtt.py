@@ -238,6 +238,7 @@ def test_a_failing_handler_or_an_oversized_publish_does_not_stop_the_client(tmp_
 
 
 @pytest.mark.skipif(DYNAMIC_SECURITY is None, reason="this Mosquitto cannot refuse a subscription: it lacks its dynamic security")
+@pytest.mark.slow
 def test_a_refused_subscription_is_retried_on_a_new_connection(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"defaultACLAccess": {"subscribe": False}}))
