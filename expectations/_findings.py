@@ -112,6 +112,7 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
 def json_content(audit: Audit, as_of: datetime) -> dict[str, Any]:
     """The content of a run's `audit.json`, except the addresses of the tables' pages."""
     content: dict[str, Any] = json.loads(audit.to_json())
+    # A run that passed is published later, or overtaken.
     state = State.UNDECIDED if audit.passed else State.HELD_BACK
-    # `at` distinguishes several audits of the same run, as in `quality_results`.
+    # `at` is exact, to distinguish several audits of the same run, as in `quality_results`.
     return content | {"as_of": as_of.isoformat(timespec="seconds"), "at": as_of.isoformat(), "state": state}

@@ -22,7 +22,7 @@ class Campaigns:
     def __init__(self, settings: Settings) -> None:
         self.kept_ms = Policy.of(settings).retention_ms  # how long a campaign is kept in memory after its end
         self._settings = settings
-        self._record = CampaignRecord(settings, over_since=self._oldest_kept_seq())
+        self._record = CampaignRecord(settings, ended_since=self._oldest_kept_seq())
         self._timeout_s = settings.api_timeout_seconds
         self._campaigns: dict[str, Campaign] = {}
         self._read_lock = asyncio.Lock()

@@ -33,8 +33,8 @@ def counts_of(campaign: Campaign, wave: int) -> Counts:
     }
 
 
-def holds(gate: Gate, counts: Counts) -> bool:
-    """Whether the conditions of a gate are met by these counts."""
+def is_met(gate: Gate, counts: Counts) -> bool:
+    """Whether these counts meet the conditions of a gate."""
     return (
         counts["known"] > 0
         and reaches(counts["released"], counts["targets"], share(gate.released))

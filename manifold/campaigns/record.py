@@ -43,14 +43,14 @@ class CampaignRecord:
     """Follows the record of campaigns. Every method blocks: call it in a thread.
 
     If `names` is given, only these campaigns are read. Otherwise, all campaigns are read except those that the first call of
-    `read` finds to be over, with a newest order before the seq `over_since`.
+    `read` finds to be over, with a newest order before the seq `ended_since`.
     """
 
-    def __init__(self, settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> None:
+    def __init__(self, settings: Settings, names: Collection[str] = (), *, ended_since: int = MAX_SEQ) -> None:
         self.clock_ms: dict[str, tuple[int, float]] = {}  # recorder URL → its clock, and when that was read (monotonic seconds)
         self._settings = settings
         self._names = frozenset(names)
-        self._over_since = over_since
+        self._ended_since = ended_since
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._over: dict[str, int] = {}  # campaigns that are over → the newest seq that was known of them
         self._reproposed: set[str] = set()  # campaigns that were over and whose names are proposed again
@@ -153,7 +153,7 @@ class CampaignRecord:
         by_name = beginnings(lambda: self._orders(journaled))
         if not self._names:
             over = {name: campaign.newest for name, campaign in by_name.items() if campaign.is_over}
-            self._over = {name: newest for name, newest in over.items() if newest < self._over_since}
+            self._over = {name: newest for name, newest in over.items() if newest < self._ended_since}
         followed_seqs = (campaign.seq for name, campaign in by_name.items() if self._is_wanted(name))
         return min(followed_seqs, default=MAX_SEQ), None
 
@@ -272,14 +272,14 @@ class CampaignRecord:
         return name in self._names if self._names else name not in self._over
 
 
-def read_campaigns(settings: Settings, names: Collection[str] = (), *, over_since: int = MAX_SEQ) -> Mapping[str, Campaign]:
-    """Return the present state of the campaigns that a `CampaignRecord` with these arguments reads, by name.
+def read_campaigns(settings: Settings, names: Collection[str] = (), *, ended_since: int = MAX_SEQ) -> Mapping[str, Campaign]:
+    """Return campaign name → present state, for the campaigns that `CampaignRecord` reads with the same arguments.
 
     Raises:
         Retryable: as for `CampaignRecord.read`.
     """
     campaigns: dict[str, Campaign] = {}
-    for facts in CampaignRecord(settings, names, over_since=over_since).read():
+    for facts in CampaignRecord(settings, names, ended_since=ended_since).read():
         fold_into(campaigns, facts)
     return campaigns
 

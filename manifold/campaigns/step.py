@@ -131,14 +131,15 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
 def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str, Any]) -> r.Command | None:
     """Return the order about the gate of the open wave, or None if none is due.
 
-    A gate whose conditions are met is held until its soak is over and enough people have approved; then it passes. A hold ends
-    when the conditions break. A gate whose conditions are not met within its patience is held, too.
+    While its conditions are met, a gate is put on hold until its soak is over and enough people have approved; then it passes. If
+    the conditions are no longer met, this hold ends. A gate whose conditions are not met within its patience is put on hold, too,
+    because of "patience".
     """
     decided, gate = campaign.decided, wave.gate
     counts = gates.counts_of(campaign, decided.wave)
     fields: dict[str, Any] = {**author, "wave": decided.wave, "counts": counts}
     is_soaking = decided.held_because == "gate"
-    if not gates.holds(gate, counts):
+    if not gates.is_met(gate, counts):
         if is_soaking:
             return r.Unhold(**fields)
         is_late = gate.patience is not None and now_ms >= decided.opened_ms + duration_ms(gate.patience)

@@ -164,7 +164,7 @@ class _Replay:
         assert decided.plan is not None
         gate = decided.plan.waves[decided.wave].gate
         counts = gates.counts_of(campaign, decided.wave)
-        if not gates.holds(gate, counts):
+        if not gates.is_met(gate, counts):
             self._report(Kind.GATE, seq, f"wave {decided.wave} was passed with {words_of(counts)}")
         if len(decided.passed_by) < gate.approve:
             approvals = f"{len(decided.passed_by)} of {gate.approve} people"

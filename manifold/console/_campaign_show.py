@@ -33,7 +33,7 @@ def ls(state: State = "", as_json: AsJson = False) -> None:
     from manifold.campaigns.record import read_campaigns
 
     _require_word("--state", state, Stage)
-    known = read_campaigns(settings_or_fail(), over_since=0)
+    known = read_campaigns(settings_or_fail(), ended_since=0)
     found = [views.summary(name, each, wall_clock_ms()) for name, each in views.in_order(known)]
     found = [each for each in found if state in ("", each["state"])]
     if as_json:

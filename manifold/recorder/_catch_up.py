@@ -196,7 +196,8 @@ class CatchUp:
         async for group in self._groups(Stream.TRIGGER, since, upto):
             await self._direct_enqueuer.offer(group, skip=ended)
             self._annotate(group)
-            # Data and compacted queues are complete, so if the next group fails, the next attempt may continue after this group.
+            # If the next group fails, the next attempt may continue after this one: all data and all messages of compacted queues
+            # were replayed before the triggers.
             await self.advance(group[-1].seq)
 
     async def _groups(self, stream: Stream, since: int, upto: int) -> AsyncIterator[list[Incoming]]:

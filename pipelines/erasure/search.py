@@ -96,7 +96,7 @@ def _campaign_removals(catalog: Catalog, named: Named, base: dict[str, int]) -> 
 
     answer_columns = tuple(column.name for column in CAMPAIGN_ANSWERS.columns)
     answers = [row for row in _search(catalog, CAMPAIGN_ANSWERS, named, base, answer_columns) if not named.is_newer(row)]
-    # An answer of another vehicle names this one in its reason only.
+    # Answers of other vehicles stay without their reason, unless the name of their campaign names this vehicle, too.
     others = [row for row in answers if not named.is_in(row["vin"]) and not named.is_in(row["campaign"])]
     without_reason = pa.Table.from_pylist([row | {"reason": None} for row in others], schema=CAMPAIGN_ANSWERS.arrow_schema)
     yield Removal(CAMPAIGN_ANSWERS, _seq_keys(row["seq"] for row in answers), without_reason)

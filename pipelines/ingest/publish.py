@@ -123,7 +123,8 @@ def finish_committed_runs(catalog: Catalog, segments: IcebergTable | None = None
 def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
     """Table name → id of main's snapshot, all consistent with each other.
 
-    The snapshot of `ingested_segments` is that of `segments` as loaded. The other snapshots contain every run committed in it.
+    The snapshot of `ingested_segments` is that of `segments` as loaded. The snapshots of the other tables contain every run
+    that is committed in that snapshot.
     """
     finish_committed_runs(catalog, segments)
     return current_snapshots(catalog, segments)

@@ -141,11 +141,9 @@ class Acknowledge(Verb, frozen=True):
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
         claim = "1" if self.claim else "0"
-        passed_over = "1" if record.passed_over else "0"
-        if record.is_expired:
-            passed_over = "2"
+        ending = "2" if record.is_expired else "1" if record.passed_over else "0"  # "0": acknowledged by the consumer
         epoch = "" if self.sends_outcome else record.epoch
-        args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
+        args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, ending)
         if not self.sends_outcome:
             return self._call(policy, queue, now_ms, *args)
         return self._call(policy, queue, now_ms, *args, record.to_wire_prefix(), others=(keys.OUTCOMES,))
