@@ -7,7 +7,7 @@ from enum import IntEnum
 from itertools import count
 from typing import NamedTuple
 
-from manifold.campaigns.gates import holds
+from manifold.campaigns.gates import is_met
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.quantities import duration_ms
 from manifold.campaigns.rate import MINUTE_MS
@@ -151,7 +151,7 @@ class Draw:
         wave = self._open_wave
         if wave + 1 == len(self._waves):  # the last wave has no gate to pass
             return
-        if not holds(self._plan.waves[wave].gate, self._counts[wave]):
+        if not is_met(self._plan.waves[wave].gate, self._counts[wave]):
             self._met_since_ms = 0
         elif not self._met_since_ms:
             self._met_since_ms = now_ms
