@@ -23,7 +23,7 @@ from manifold.settings import Settings
 from tests.infra.environments import Environment, Json
 from tests.infra.made import Made
 from tests.stores.servers import VERSITYGW, postgresql_programs, unprivileged
-from tests.support.servers import ROOT, Server, free_port, start, start_service, stopping, wait_until
+from tests.support.servers import ROOT, Server, free_port, start, start_python, stopping, wait_until
 
 SERVERS = {"redis": 6379, "postgres": 5432, "rabbitmq": 5671, "object-store": 7070, "emqx": 8884}
 FACES = {"recorder": 9101, "dispatcher": 9110, "campaigner": 9106, "signals": 9105, "api": 9104}
@@ -106,7 +106,8 @@ class Site:
         """Run a service for the duration of the block."""
         given = ["--replica", "0"] if name == "dispatcher" else []
         module, log = MODULES.get(name, f"manifold.{name}"), self.folder / "logs" / f"{name}.log"
-        with stopping(start_service(module, *given, port=self.ports[name], log=log, env=self.variables(name))) as server:
+        # Cold: Arrow reads the variables that name a CA when it is imported.
+        with stopping(start_python(module, *given, port=self.ports[name], log=log, env=self.variables(name))) as server:
             yield server
 
     @contextmanager
