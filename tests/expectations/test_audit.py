@@ -39,10 +39,9 @@ def test_each_broken_rule_is_found_with_its_severity_and_rows(spark: SparkSessio
     assert {(finding.table, finding.rule): (finding.severity.value, finding.rows) for finding in found} == FOUND
 
 
-def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, tmp_path: Path) -> None:
-    rows = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
-    result = judged(spark, rows, tmp_path)
-
+def test_a_failure_is_explained_and_result_rows_of_rules_are_audited_too(spark: SparkSession, tmp_path: Path) -> None:
+    added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
+    result = judged(spark, added, tmp_path)
     (failure,) = result.failures
     assert str(failure).startswith(
         "sdv_fanout_data: sha1_is_of_payload (sha1 is the SHA-1 of payload: sha1 = sha1(payload)) does not hold for 1 of 2 rows: "
@@ -50,12 +49,7 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
     assert [json.loads(sample)["data_id"] for sample in failure.samples] == ["other-bytes"]
     assert "other-bytes" in Path(result.report).read_text()
 
-
-def test_each_rule_writes_a_result_row_and_result_rows_are_audited_too(spark: SparkSession, tmp_path: Path) -> None:
-    added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
-    result = judged(spark, added, tmp_path)
     rows = [row for row in results_of(result, NOON).to_pylist() if row["suite"] == "sdv_fanout_data"]
-
     assert len(rows) == len(load_suites()["sdv_fanout_data"].rules)
     (broken,) = [row for row in rows if row["outcome"] != "passed"]
     assert (broken["suite"], broken["rule"], broken["severity"]) == ("sdv_fanout_data", "sha1_is_of_payload", "error")

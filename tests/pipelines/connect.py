@@ -54,10 +54,10 @@ class ConnectServer:
     def address(self) -> str:
         return f"sc://127.0.0.1:{self.server.port}"
 
-    def jobs(self) -> int:
+    def jobs(self) -> set[int]:
         """The running Spark jobs."""
         (application,) = self._ask("applications")
-        return len(self._ask(f"applications/{application['id']}/jobs?status=running"))
+        return {job["jobId"] for job in self._ask(f"applications/{application['id']}/jobs?status=running")}
 
     def _ask(self, path: str) -> list[dict[str, Any]]:
         answer: list[dict[str, Any]] = httpx.get(f"{self.page}/api/v1/{path}", timeout=30).json()
@@ -112,8 +112,10 @@ def _golden(settings: Settings) -> str:
 
 
 def _endless(settings: Settings) -> str:
-    """A query that never ends."""
+    """Report how many tasks the server runs at once; then a query that never ends."""
     with session(settings, "endless") as spark:
+        sys.stdout.write(f"{parallelism(spark)}\n")
+        sys.stdout.flush()
         return str(spark.range(0, 1 << 62, 1, 1).where("id < 0").count())
 
 
@@ -129,9 +131,9 @@ def _housekeeping(settings: Settings) -> str:
 
 
 def _nothing(settings: Settings) -> str:
-    """Open a session and report how many tasks the server runs at once."""
-    with session(settings, "nothing") as spark:
-        return str(parallelism(spark))
+    """Open a session."""
+    with session(settings, "nothing"):
+        return "done"
 
 
 CLIENTS: dict[str, Callable[[Settings], str]] = {

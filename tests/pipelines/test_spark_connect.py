@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from manifold.settings import Settings, load_settings
 from pipelines.populate.load import populate
 from pipelines.spark.connect import session_ids
 from pipelines.stream.query import stream
+from tests.conftest import FEW_ROWS
 from tests.pipelines import plain
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.connect import NOT_DONE, ConnectServer, client, connect_server
@@ -39,9 +42,22 @@ FIRST = {f"AIRFLOW_CTX_{name}": value for name, value in {"DAG_ID": "d", "DAG_RU
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    with connect_server(tmp_path_factory.mktemp("connect")) as server:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], ConnectServer]]:
+    """Return the running server of all tests, or start one if a test has killed it."""
+    running: list[ConnectServer] = []
+    with ExitStack() as started:
+
+        def server() -> ConnectServer:
+            if not running or running[-1].server.process.poll() is not None:
+                running.append(started.enter_context(connect_server(tmp_path_factory.mktemp("connect"), FEW_ROWS)))
+            return running[-1]
+
         yield server
+
+
+@pytest.fixture
+def server(servers: Callable[[], ConnectServer]) -> ConnectServer:
+    return servers()
 
 
 @pytest.mark.slow
@@ -120,34 +136,26 @@ def test_housekeeping_on_a_server_repairs_packs_and_collects(
 
 
 @pytest.mark.slow
-def test_sigterm_to_a_client_ends_its_query(server: ConnectServer, tmp_path: Path) -> None:
-    log = tmp_path / "client.log"
-    with client("endless", log, home=tmp_path / "home", spark_master=server.address) as running:
-        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
+def test_the_next_attempt_ends_the_query_of_a_killed_one_and_sigterm_its_own(server: ConnectServer, tmp_path: Path) -> None:
+    log, given = tmp_path / "client.log", _home(tmp_path) | {"spark_master": server.address}
+    with client("endless", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "1"}, **given) as running:
+        of_the_killed = _its_job(server, running, log)
+    assert server.jobs() == of_the_killed
+
+    with client("endless", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "2"}, **given) as running:
+        assert _its_job(server, running, log, of_the_killed).isdisjoint(of_the_killed)
+        assert log.read_text().splitlines()[-1] == str(os.cpu_count())
         running.send_signal(signal.SIGTERM)
 
         assert running.wait(BOUND_S) == 128 + signal.SIGTERM, log.read_text()
-    wait_until(lambda: server.jobs() == 0, what="the end of the job")
+    wait_until(lambda: not server.jobs(), what="the end of the job")
 
 
 @pytest.mark.slow
-def test_the_next_attempt_ends_the_query_of_a_killed_one(server: ConnectServer, tmp_path: Path) -> None:
-    log, given = tmp_path / "client.log", _home(tmp_path) | {"spark_master": server.address}
-    with client("endless", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "1"}, **given) as running:
-        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
-    assert server.jobs() == 1
-
-    with client("nothing", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "2"}, **given) as running:
-        assert running.wait(BOUND_S) == 0, log.read_text()
-    assert log.read_text().splitlines()[-1] == str(os.cpu_count())
-    wait_until(lambda: server.jobs() == 0, what="the end of the job")
-
-
-@pytest.mark.slow
-def test_a_server_crash_is_reported_within_a_minute(tmp_path: Path) -> None:
-    log, given = tmp_path / "client.log", _home(tmp_path)
-    with connect_server(tmp_path) as server, client("endless", log, spark_master=server.address, **given) as running:
-        wait_until(lambda: _is_at_work(server, running.poll(), log), within_s=BOUND_S, what=f"a job; log {log}")
+def test_a_server_crash_is_reported_within_a_minute(server: ConnectServer, tmp_path: Path) -> None:
+    log = tmp_path / "client.log"
+    with client("endless", log, spark_master=server.address, **_home(tmp_path)) as running:
+        _its_job(server, running, log)
         server.server.kill()
         assert running.wait(60) == NOT_DONE, log.read_text()
         assert f"the Spark Connect server {server.address} does not answer: see that it runs" in log.read_text().splitlines()[-1]
@@ -214,6 +222,13 @@ def _home(folder: Path) -> dict[str, Any]:
     return {"home": folder / "home"}
 
 
-def _is_at_work(server: ConnectServer, ended: int | None, log: Path) -> bool:
-    assert ended is None, log.read_text()
-    return server.jobs() > 0
+def _its_job(server: ConnectServer, running: subprocess.Popen[bytes], log: Path, before: Set[int] = frozenset()) -> set[int]:
+    """The server's running jobs, once the client's query is among them, and those of `before` have ended."""
+
+    def is_at_work() -> bool:
+        assert running.poll() is None, log.read_text()
+        has_opened = any(line.isdigit() for line in log.read_text().splitlines())  # a session runs jobs of its own while it opens
+        return has_opened and bool(jobs := server.jobs()) and jobs.isdisjoint(before)
+
+    wait_until(is_at_work, within_s=BOUND_S, what=f"a job; log {log}")
+    return server.jobs()
