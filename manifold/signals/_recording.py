@@ -72,8 +72,16 @@ class Recording:
             seq = self.seqs.next()
             stream = Stream.XRAY_STATUS if received.is_status else Stream.XRAY_RAW
             sealed = self._keys.seal(received.body, seq=seq)
-            index = {"devices": refused_message.stated.devices, "digest": refused_message.digest}
-            envelopes.append(refused_envelope(seq, received.at, stream, refused_message.refusal, sealed, **index))
+            envelope = refused_envelope(
+                seq,
+                received.at,
+                stream,
+                refused_message.refusal,
+                sealed,
+                devices=refused_message.stated.devices,
+                digest=refused_message.digest,
+            )
+            envelopes.append(envelope)
         return envelopes
 
 
