@@ -204,7 +204,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
             batch = queues.batch()
             for number in range(first, first + VINS_PER_TRIGGER):
                 is_in_flight = number % IN_FLIGHT_ONE_OF == 0  # the verb then claims the vehicle's first entry
-                batch.add(vin_of(number), UpdatePresence(PresenceSign(), is_in_flight), now_ms)
+                batch.add(vin_of(number), UpdatePresence(PresenceSign(), claim=is_in_flight), now_ms)
             await batch.run()
 
 

@@ -75,7 +75,7 @@ def _connect_all(redis: Redis, policy: Policy, owners: int) -> None:
                 batch = AsyncBatch(client, policy)
                 for number in range(first, min(owners, first + BATCH_SIZE)):
                     connected = Connected(Owner(vin(number)), now_ms, clean_start=True, expiry_s=3600)
-                    batch.add(vin(number), UpdatePresence(connected, False), now_ms)
+                    batch.add(vin(number), UpdatePresence(connected, claim=False), now_ms)
                 await batch.run()
 
     asyncio.run(connect_all())

@@ -114,8 +114,8 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
             case BrokerEvent.DISCONNECTED:
                 expiry = (fields.get("disconn_props") or {}).get("Session-Expiry-Interval")
                 connected_at, disconnected_at = int(fields["connected_at"]), int(fields["disconnected_at"])
-                expiry_s = None if expiry is None else int(expiry)
-                return Disconnected(owner, disconnected_at, connected_at, expiry_s, str(fields["reason"]))
+                stated_expiry_s = None if expiry is None else int(expiry)
+                return Disconnected(owner, disconnected_at, connected_at, stated_expiry_s, str(fields["reason"]))
             case BrokerEvent.SUBSCRIBED | BrokerEvent.UNSUBSCRIBED:
                 on, qos = name is BrokerEvent.SUBSCRIBED, int(fields.get("qos", 1))
                 return Subscribed(owner, at_ms, str(fields["topic"]), on, qos)

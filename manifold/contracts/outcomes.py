@@ -109,6 +109,4 @@ def _problem_of(record: OutcomeRecord) -> str | None:
             continue
         if type(value) is not int or not 0 <= value <= maximum:
             return f"{name} {shown(value)} must be a whole number from 0 to {maximum}"
-    if record.reason is not None and not isinstance(record.reason, str):
-        return f"reason {shown(record.reason)} must be a string"
-    return None
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"
