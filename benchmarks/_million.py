@@ -163,8 +163,13 @@ def _outcomes(triggers: Iterable[Sent]) -> dict[str, list[object]]:
 
 
 def _columns(table: Table, rows: Sequence[tuple[object, ...]]) -> dict[str, list[object]]:
-    """Return the values of each column; `rows` have their values in the order of the table's columns."""
-    return {column.name: list(values) for column, values in zip(table.columns, zip(*rows, strict=True), strict=True)}
+    """Return the values of each column.
+
+    A row has the values of the table's first columns, in their order. The remaining columns are null.
+    """
+    names = [column.name for column in table.columns]
+    given = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=False)}
+    return {name: given.get(name, [None] * len(rows)) for name in names}
 
 
 def _outcome(sent: Sent, index: int) -> Envelope:
