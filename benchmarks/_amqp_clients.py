@@ -27,6 +27,8 @@ def acknowledging(url: str, count: int) -> AbstractContextManager[Connection]:
 
 
 def _acknowledge(pipe: Connection, url: str, count: int) -> None:
+    """Acknowledge `count` signals, after sending None to `pipe` once the consumer is ready; then send the CPU seconds."""
+
     async def consume() -> None:
         done = asyncio.Event()
         acknowledged = 0

@@ -156,6 +156,7 @@ def _settle(ground: Ground, names: Sequence[str]) -> None:
 
 
 def _pending(ground: Ground, names: Sequence[str]) -> int:
+    """Return the number of pending messages in the compacted queues of these clients."""
     pipe = ground.redis.pipeline(transaction=False)
     for name in names:
         pipe.zcard(keys.ecq_keys(name)[0])

@@ -182,6 +182,8 @@ class _Vehicles:
 
 
 def _main(pipe: Pipe, url: str, filter_of: Callable[[str], str], name: Callable[[int], str]) -> None:
+    """Execute the commands of a `Fleet` from `pipe` until one is None."""
+
     async def execute_commands() -> None:
         vehicles = _Vehicles(url, filter_of, name)
         while (command := await asyncio.to_thread(pipe.recv)) is not None:

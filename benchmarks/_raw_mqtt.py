@@ -55,6 +55,8 @@ def measure(ground: Ground, fleet: Fleet, url: str, vehicles: int, count: int, n
 
 
 def _main(pipe: Connection, url: str, user: str, topics: Sequence[str], count: int, window: int) -> None:
+    """Connect, send None to `pipe`, wait for a message from it, publish `count` messages, and send the CPU seconds."""
+
     async def publish() -> None:
         free_slots = asyncio.Semaphore(window)
         properties = (("seq", str(1 << 60)), ("data-id", DATA))
