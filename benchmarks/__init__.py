@@ -1,7 +1,7 @@
-"""Benchmarks, one module each: what it measures, and the rival or limit that it is compared with in the same run.
+"""Benchmarks: each module measures one part of Manifold and compares it with a rival or a limit in the same run.
 
-Each has `AIMS`, the bounds of some of its rows by their names, and `run(size)`, which returns the rows. `python -m benchmarks`
-runs them, and modules with a leading underscore are what they share.
+Each module has `AIMS`, the bounds of some of its rows by name, and `run(size)`, which returns the rows. `python -m benchmarks`
+runs the benchmarks. Modules with a leading underscore contain what several benchmarks share.
 """
 
 import pkgutil

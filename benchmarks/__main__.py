@@ -20,12 +20,12 @@ def main(
     benchmarks: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=f"{', '.join(names())}; all if none")] = None,
     size: Annotated[Size, typer.Option(help="results of small runs are not kept, and have no aims")] = Size.FULL,
 ) -> None:
-    """Run the named benchmarks, or all. Nothing else should use the machine meanwhile."""
+    """Run the named benchmarks, or all. Nothing else should use the machine during a run."""
     configure_logging("benchmark", level="warning")
-    wanted = benchmarks or names()
-    if unknown := sorted(set(wanted) - set(names())):
+    requested = benchmarks or names()
+    if unknown := sorted(set(requested) - set(names())):
         raise typer.BadParameter(f"there is no benchmark {', '.join(unknown)}; choose from {', '.join(names())}")
-    for name in wanted:
+    for name in requested:
         module = importlib.import_module(f"benchmarks.{name}")
         aims = module.AIMS if size is Size.FULL else {}
         results = judge(name, module.run(size), aims, date=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine())
@@ -39,9 +39,10 @@ def show(name: str, results: list[Result]) -> None:
     table = Table(title=f"{name} ({machine()})", title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in ("what", "figure", "rival or limit", "ratio", "aim", "met"):
         table.add_column(column)
-    for each in results:
-        ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
-        table.add_row(each.what, each.figure if each.date else "not measured", each.rival, ratio, each.aim, MET[each.met])
+    for result in results:
+        figure = result.figure if result.date else "not measured"
+        ratio = "" if result.ratio is None else f"{result.ratio:.3g}"
+        table.add_row(result.what, figure, result.rival, ratio, result.aim, MET[result.met])
     Console(soft_wrap=True).print(table)
 
 

@@ -1,4 +1,4 @@
-"""Clients of RabbitMQ by aio-pika: one that only acknowledges signals, and one that times their processed messages."""
+"""RabbitMQ clients that use aio-pika: one only acknowledges signals, the other measures the latency of processed messages."""
 
 import asyncio
 import time
@@ -14,10 +14,10 @@ from benchmarks._servers import in_a_process
 from manifold.contracts.signals import topology
 from manifold.sandbox.fleet.gateways import SignalMessage
 
-PREFETCH = 50  # as the door's
-RATE = 200.0  # signals a second whose latency is measured
-WARM_UP = 0.1  # share of them that does not count
-WITHIN_S = 600.0
+PREFETCH = 50  # the same as the door's
+RATE = 200.0  # signals a second while latency is measured
+WARM_UP_SHARE = 0.1  # share of the signals, from the first one on, whose latency does not count
+TIMEOUT_S = 600.0
 CORRELATION = "x-correlation-id"
 
 
@@ -27,61 +27,67 @@ def acknowledging(url: str, count: int) -> AbstractContextManager[Connection]:
 
 
 def _acknowledge(pipe: Connection, url: str, count: int) -> None:
+    """Acknowledge `count` signals, after sending None to `pipe` once the consumer is ready; then send the CPU seconds."""
+
     async def consume() -> None:
-        done, taken = asyncio.Event(), 0
+        done = asyncio.Event()
+        acknowledged = 0
         async with await aio_pika.connect(url) as connection:
             channel = await connection.channel(publisher_confirms=False)
             await channel.set_qos(prefetch_count=PREFETCH)
 
             async def take(message: Any) -> None:
-                nonlocal taken
+                nonlocal acknowledged
                 await message.ack()
-                taken += 1
-                if taken == count:
+                acknowledged += 1
+                if acknowledged == count:
                     done.set()
 
             queue = await channel.get_queue(topology.RAW, ensure=True)
             await queue.consume(take)
-            began = time.process_time()
+            cpu_before_s = time.process_time()
             pipe.send(None)
             await done.wait()
-            pipe.send(time.process_time() - began)
-            await asyncio.to_thread(pipe.recv)  # until this process is ended
+            pipe.send(time.process_time() - cpu_before_s)
+            await asyncio.to_thread(pipe.recv)  # blocks until the parent ends this process
 
     uvloop.run(consume())
 
 
 def latencies_ms(url: str, secret: str, count: int) -> list[float]:
-    """Milliseconds from each publish to its processed message, at `RATE` signals a second; a door must run."""
-    took = asyncio.run(_took(url, list(signals(secret, count, seed=4))))
-    return [1000 * seconds for seconds in took[int(count * WARM_UP) :]]
+    """Return the milliseconds from each publish to its processed message, at `RATE` signals a second. A door must run."""
+    latencies_s = asyncio.run(_latencies_s(url, list(signals(secret, count, seed=4))))
+    warm_up = int(count * WARM_UP_SHARE)
+    return [1000 * seconds for seconds in latencies_s[warm_up:]]
 
 
-async def _took(url: str, made: list[SignalMessage]) -> list[float]:
-    """Seconds for each, in the order of publishing."""
-    sent, arrived, all_there = dict[str, float](), dict[str, float](), asyncio.Event()
+async def _latencies_s(url: str, messages: list[SignalMessage]) -> list[float]:
+    """Return the seconds from publish to processed message for each message, in the order of publishing."""
+    sent_at, arrived_at = dict[str, float](), dict[str, float]()  # by correlation id
+    all_arrived = asyncio.Event()
 
     async def take(message: Any) -> None:
-        arrived[message.headers[CORRELATION]] = time.monotonic()
-        if len(arrived) == len(made):
-            all_there.set()
+        arrived_at[message.headers[CORRELATION]] = time.monotonic()
+        if len(arrived_at) == len(messages):
+            all_arrived.set()
 
     async with await aio_pika.connect(url) as connection:
         reading, writing = await connection.channel(publisher_confirms=False), await connection.channel()
         await (await reading.get_queue(topology.PROCESSED)).consume(take, no_ack=True)
         exchange = await writing.get_exchange(topology.EXCHANGE)
-        began, publishing = time.monotonic(), set[asyncio.Task[Any]]()
-        for number, message in enumerate(made):
+        publishing = set[asyncio.Task[Any]]()
+        began = time.monotonic()
+        for number, message in enumerate(messages):
             await asyncio.sleep(began + number / RATE - time.monotonic())
-            packed = aio_pika.Message(
+            outgoing = aio_pika.Message(
                 message.body,
                 headers=dict[str, Any](message.headers),
                 content_type="application/json",
                 delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             )
-            sent[message.correlation_id] = time.monotonic()
-            publishing.add(asyncio.create_task(exchange.publish(packed, topology.RAW)))
+            sent_at[message.correlation_id] = time.monotonic()
+            publishing.add(asyncio.create_task(exchange.publish(outgoing, topology.RAW)))
         await asyncio.gather(*publishing)
-        async with asyncio.timeout(WITHIN_S):
-            await all_there.wait()
-    return [arrived[correlation_id] - at for correlation_id, at in sent.items()]
+        async with asyncio.timeout(TIMEOUT_S):
+            await all_arrived.wait()
+    return [arrived_at[correlation_id] - published_at for correlation_id, published_at in sent_at.items()]

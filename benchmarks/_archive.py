@@ -1,4 +1,4 @@
-"""Messages in segments as the recorder writes them, and rows in the lake as ingest leaves them."""
+"""Writes segments as the recorder does, and rows of the lake as ingest does."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from manifold.contracts.tables import DATA, META
 from manifold.contracts.topics import TRIGGER, data_topic
 from manifold.contracts.vins import CHECK_DIGITS, LETTERS, VALUES, WEIGHTS
 
-MAKER = "WMANF0LD"  # the first eight places of every VIN
+MAKER = "WMANF0LD"  # the first eight characters of every VIN
 
 
 def vin_of(number: int) -> str:
@@ -28,12 +28,15 @@ def vin_of(number: int) -> str:
 
 
 def valid_vins(first: int, count: int) -> list[str]:
-    """Return VINs with right check digits, as those of vehicles on the road: a broken rule costs the audit another pass."""
+    """Return VINs with valid check digits.
+
+    With invalid ones, the audit would need another pass over the rows that break its rule.
+    """
     numbers = np.arange(first, first + count) * 7919 % 10**8
     digits = numbers[:, None] // 10 ** np.arange(7, -1, -1) % 10
-    of_maker = sum(VALUES[LETTERS.index(letter)] * weight for letter, weight in zip(MAKER.encode(), WEIGHTS, strict=False))
-    check = CHECK_DIGITS[(of_maker + digits @ WEIGHTS[9:]).astype(int) % len(CHECK_DIGITS)]
-    return [f"{MAKER}{digit:c}{number:08d}" for digit, number in zip(check, numbers, strict=True)]
+    maker_sum = sum(VALUES[LETTERS.index(letter)] * weight for letter, weight in zip(MAKER.encode(), WEIGHTS, strict=False))
+    check_digits = CHECK_DIGITS[(maker_sum + digits @ WEIGHTS[9:]).astype(int) % len(CHECK_DIGITS)]
+    return [f"{MAKER}{check_digit:c}{number:08d}" for check_digit, number in zip(check_digits, numbers, strict=True)]
 
 
 def trigger(seq: int, vins: Sequence[str], request_id: str, data_id: str) -> Envelope:
@@ -64,11 +67,11 @@ def write_segment(archive: Path, envelopes: Sequence[Envelope], node: int = 0) -
 
 
 def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: datetime) -> None:
-    """Append payloads by data id, each seen once, to the lake's main."""
+    """Append payloads, given by data id, to the lake's main branch; each counts as seen once."""
     seen = {"first_seen_at": at, "last_seen_at": at, "stored_at": at, "times_seen": 1}
     rows = [
-        {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": place, **seen}
-        for place, (data_id, payload) in enumerate(payloads.items(), 1)
+        {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq, **seen}
+        for seq, (data_id, payload) in enumerate(payloads.items(), 1)
     ]
     for table in (DATA, META):
         complete = [{column.name: row.get(column.name) for column in table.columns} for row in rows]

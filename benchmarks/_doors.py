@@ -1,4 +1,4 @@
-"""A RabbitMQ and a Redis with the topology of signals, and doors that are started for each figure."""
+"""RabbitMQ and Redis for the signals benchmark, and doors that are started for each figure."""
 
 import secrets
 import time
@@ -22,8 +22,8 @@ from manifold.sandbox.platform.ports import free_ports
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings, load_settings
 
-WITHIN_S = 600.0
-LOOK_S = 0.2  # a look at its metrics costs the door 2 ms
+TIMEOUT_S = 600.0
+POLL_S = 0.2  # between two reads of a door's metrics, each of which costs the door 2 ms
 
 
 @dataclass(slots=True)
@@ -35,23 +35,24 @@ class Door:
     _client: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=30))
 
     def processed(self) -> int:
-        """Signals that it has processed, by its own metric."""
+        """Return the number of signals that the door has processed, by its own metric."""
         page = self._client.get(f"{self.settings.signals}/metrics").text
         samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-        return sum(int(s.value) for s in samples if s.name == "signals_messages_total" and s.labels["outcome"] == "processed")
+        outcomes = (sample for sample in samples if sample.name == "signals_messages_total")
+        return sum(int(sample.value) for sample in outcomes if sample.labels["outcome"] == "processed")
 
     def cpu_s(self) -> float:
-        """CPU seconds (user and system) since it started."""
+        """Return the CPU seconds (user and system) of the door since it started."""
         return sum(self.process.cpu_times()[:2])
 
     def memory_mb(self) -> float:
-        """Resident memory in MiB."""
+        """Return the resident memory of the door in MiB."""
         return float(self.process.memory_info().rss) / (1 << 20)
 
 
 @dataclass(slots=True)
 class Ground:
-    """The servers; `settings` are those of the first door."""
+    """The servers that doors need. `settings` are the settings of the first door."""
 
     settings: Settings
     rabbitmq: psutil.Process
@@ -67,17 +68,17 @@ class Ground:
         return hmac_secrets(self.settings)[0]
 
     @contextmanager
-    def doors(self, count: int, **more: object) -> Iterator[list[Door]]:
-        """Run doors on empty queues until the block ends; `more` are settings of theirs."""
+    def doors(self, count: int, **overrides: object) -> Iterator[list[Door]]:
+        """Run doors on empty queues until the block ends; `overrides` are settings for all of these doors."""
         with ExitStack() as running:
-            found = [running.enter_context(self._door(number, **more)) for number in range(count)]
+            doors = [running.enter_context(self._door(number, **overrides)) for number in range(count)]
             self.purge()
-            yield found
+            yield doors
 
     @contextmanager
-    def _door(self, number: int, **more: object) -> Iterator[Door]:
-        own = {"signals_port": free_port(), "signals_node": self.settings.signals_node + number, **more}
-        settings = self.settings.model_copy(update=own)
+    def _door(self, number: int, **overrides: object) -> Iterator[Door]:
+        changes = {"signals_port": free_port(), "signals_node": self.settings.signals_node + number, **overrides}
+        settings = self.settings.model_copy(update=changes)
         health = f"{settings.signals}/healthz"
         log = settings.home / f"door-{number}.log"
         env = environment(settings)
@@ -93,27 +94,27 @@ class Ground:
                 channel.queue_purge(queue.name)
 
     def cpu_s(self) -> float:
-        """CPU seconds of RabbitMQ since it started."""
+        """Return the CPU seconds of RabbitMQ since it started."""
         return sum(self.rabbitmq.cpu_times()[:2])
 
 
 def wait_for(doors: list[Door], count: int) -> float:
-    """Return when (monotonic) the doors had processed `count` signals together.
+    """Wait until the doors have processed `count` signals together; return the time on the monotonic clock, in seconds.
 
     Raises:
-        TimeoutError: they did not within `WITHIN_S`.
+        TimeoutError: the doors did not process as many within `TIMEOUT_S`.
     """
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + TIMEOUT_S
     while (done := sum(door.processed() for door in doors)) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{done} of {count} signals after {WITHIN_S} s")
-        time.sleep(LOOK_S)
+            raise TimeoutError(f"{done} of {count} signals after {TIMEOUT_S} s")
+        time.sleep(POLL_S)
     return time.monotonic()
 
 
 @contextmanager
 def ground() -> Iterator[Ground]:
-    """RabbitMQ and Redis in a folder that is deleted afterwards."""
+    """Run RabbitMQ and Redis in a folder that is deleted at the end of the block."""
     with TemporaryDirectory(prefix=PREFIX) as folder, start_redis(Path(folder) / "redis") as redis:
         home = Path(folder) / "home"
         secret_files.get_or_create(home, secret_files.HMAC, lambda: secrets.token_hex(32))
@@ -123,4 +124,6 @@ def ground() -> Iterator[Ground]:
             home=home, amqp_port=ports["amqp_port"], redis_port=redis.port, signals_port=ports["signals_port"]
         )
         with running_rabbitmq(settings) as server:
-            yield Ground(settings, psutil.Process(server.pid))  # the script that starts the node becomes it
+            yield Ground(
+                settings, psutil.Process(server.pid)
+            )  # the start script replaces itself by the node, with the same process id

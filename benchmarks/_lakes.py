@@ -1,4 +1,4 @@
-"""A lake of pending entries with an empty Redis beside it, and what redis-py alone takes for the same entries."""
+"""A lake of pending entries with an empty Redis beside it; and the cost of writing the same entries with redis-py alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from pipelines.spark.session import session
 ENTRIES_PER_VEHICLE = 20
 VINS_PER_TRIGGER = 5000
 VEHICLES_PER_FLUSH = 500
-ENDED_SHARE = 10  # one entry in ten has ended
+ENDED_ONE_OF = 10  # one entry in ten has ended
 WARM_ENTRIES = VEHICLES_PER_FLUSH * ENTRIES_PER_VEHICLE * 10
 
 
@@ -48,17 +48,19 @@ class Lake:
         return self.entries // ENTRIES_PER_VEHICLE
 
     def populate(self, *, everything: bool = False) -> tuple[Populated, Cost]:
-        """Populate, or rebuild with `everything`; return what it did and its cost."""
-        done: list[Populated] = []
-        cost = cost_of(
-            lambda: done.append(populate(self.spark, self.catalog, self.settings, now=self.now, everything=everything))
-        )
-        return done[0], cost
+        """Populate the queues, or with `everything` rebuild them; return the result and the cost."""
+        results: list[Populated] = []
+
+        def work() -> None:
+            results.append(populate(self.spark, self.catalog, self.settings, now=self.now, everything=everything))
+
+        cost = cost_of(work)
+        return results[0], cost
 
 
 @contextmanager
 def full_lake(folder: Path, entries: int) -> Iterator[Lake]:
-    """A lake of `entries`; Spark is warm, as after the ingest with which a rebuild begins."""
+    """Provide a lake of `entries` entries. A smaller load warms Spark up first, because a rebuild begins with an ingest."""
     with empty_redis(folder / "redis") as redis:
         port = redis.connection_pool.connection_kwargs["port"]
         settings = Settings(home=folder / "home", redis_port=port, spark_driver_memory="4g")
@@ -74,7 +76,7 @@ def full_lake(folder: Path, entries: int) -> Iterator[Lake]:
 
 
 def fill(lake: Lake, entries: int) -> None:
-    """Write entries in the order of triggers: a trigger's vehicles together, each vehicle in twenty triggers."""
+    """Write entries in the order of their triggers. Each trigger has `VINS_PER_TRIGGER` vehicles, each vehicle twenty entries."""
     ensure_tables(lake.catalog)
     vehicles = entries // ENTRIES_PER_VEHICLE
     first = seq_of(int(lake.now.timestamp() * 1000) - entries // VINS_PER_TRIGGER - 1000, 0, 0)
@@ -92,9 +94,9 @@ def fill(lake: Lake, entries: int) -> None:
 
 
 def end_some(lake: Lake) -> int:
-    """Deliver a tenth of the entries; return how many are still pending."""
+    """Write the outcome `delivered` for about a tenth of the entries; return the number of entries that are still pending."""
     ids = lake.spark.table(f"{lake.settings.catalog_name}.{IDS.identifier}")
-    ended = ids.where(sf.pmod(sf.hash("vin", "seq"), sf.lit(ENDED_SHARE)) == 0)
+    ended = ids.where(sf.pmod(sf.hash("vin", "seq"), sf.lit(ENDED_ONE_OF)) == 0)
     rows = ended.select(
         "vin",
         "seq",
@@ -106,13 +108,13 @@ def end_some(lake: Lake) -> int:
         sf.lit(1).alias("attempts"),
         sf.lit(None).cast("string").alias("reason"),
     )
-    name = f"{lake.settings.catalog_name}.{OUTCOMES.identifier}"
-    rows.writeTo(name).option("fanout-enabled", "true").append()
-    return lake.entries - lake.spark.table(name).count()
+    outcomes = f"{lake.settings.catalog_name}.{OUTCOMES.identifier}"
+    rows.writeTo(outcomes).option("fanout-enabled", "true").append()
+    return lake.entries - lake.spark.table(outcomes).count()
 
 
-def say_ingested(lake: Lake) -> None:
-    """Record one segment that contained all entries: without it, every entry would be too young to be compared."""
+def record_segment(lake: Lake) -> None:
+    """Record an ingested segment that contains all entries. Without it, verification would skip every entry as too young."""
     last = seq_of(int(lake.now.timestamp() * 1000), 0, 0)
     segment = {"path": "bench", "stream": Stream.TRIGGER.value, "messages": 1, "first_seq": 1, "last_seq": last}
     row = segment | {"run_id": "bench", "ingested_at": lake.now}
@@ -120,13 +122,13 @@ def say_ingested(lake: Lake) -> None:
 
 
 def zadd_alone(folder: Path, entries: int) -> Cost:
-    """Return the cost of one ZADD for each vehicle, of entries grouped beforehand, on a Redis of its own."""
+    """Return the cost of one ZADD for each vehicle, on an empty Redis. The entries are grouped by vehicle beforehand."""
     with empty_redis(folder / "alone") as redis:
         return cost_of(_zadd, redis, entries)
 
 
 def _zadd(redis: Redis, entries: int) -> None:
-    seqs = [seq_of(EPOCH_MS + 1_000_000 + n, 0, 0) for n in range(ENTRIES_PER_VEHICLE)]
+    seqs = [seq_of(EPOCH_MS + 1_000_000 + number, 0, 0) for number in range(ENTRIES_PER_VEHICLE)]
     members = {str(seq): seq for seq in seqs}
     vehicles = entries // ENTRIES_PER_VEHICLE
     for first in range(0, vehicles, VEHICLES_PER_FLUSH):
@@ -137,7 +139,7 @@ def _zadd(redis: Redis, entries: int) -> None:
 
 
 def zrange_alone(redis: Redis, vehicles: int) -> None:
-    """Read every queue and do nothing else."""
+    """Read every queue, and do nothing with the entries."""
     for first in range(0, vehicles, VEHICLES_PER_FLUSH):
         pipe = redis.pipeline(transaction=False)
         for number in range(first, min(first + VEHICLES_PER_FLUSH, vehicles)):
@@ -147,6 +149,6 @@ def zrange_alone(redis: Redis, vehicles: int) -> None:
 
 @contextmanager
 def empty_redis(folder: Path) -> Iterator[Redis]:
-    """A new Redis, so that no measurement pays for another's memory."""
+    """Start a new Redis, so that memory that one measurement has used does not affect the next one."""
     with start_redis(folder) as server, Redis(port=server.port) as redis:
         yield redis

@@ -1,4 +1,4 @@
-"""How a benchmark measures and reports: its size, cost by the clock and by CPU, rows with a rival, and aims."""
+"""Common parts of all benchmarks: sizes, costs by the clock and by CPU, rows that compare with a rival, and aims."""
 
 import platform
 import statistics
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 class Size(StrEnum):
-    """How much a run does. A small run shows that a benchmark works; aims hold for a full one."""
+    """The amount of work in a run. A small run shows that a benchmark works; aims apply to full runs only."""
 
     SMALL = "small"
     FULL = "full"
@@ -58,8 +58,8 @@ def at_most(limit: float, unit: str = "") -> Aim:
 class Row:
     """One figure of a benchmark.
 
-    `rival` names what the figure is compared with in the same run, and `ratio` is the figure to the rival's. An aim bounds
-    `value`, or the ratio if there is no value.
+    `rival` names the rival or limit that was measured in the same run, and `ratio` is the figure divided by that of the rival. An
+    aim bounds `value`, or the ratio if there is no value.
     """
 
     what: str
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds by the clock, and of CPU (user and system) of this process and all its children."""
+    """Seconds by the clock, and CPU seconds (user and system) of this process and all its children."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -87,34 +87,38 @@ class Cost:
 
 
 def cost_of(work: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> Cost:
-    """Run `work` and return its cost; Spark's JVM and workers are children."""
-    wall, cpu = time.perf_counter(), _cpu_s()
+    """Run `work` and return its cost, which includes Spark's JVM and workers: they are children of this process."""
+    began, cpu_before_s = time.perf_counter(), _cpu_s()
     work(*arguments, **named)
-    return Cost(time.perf_counter() - wall, _cpu_s() - cpu)
+    return Cost(time.perf_counter() - began, _cpu_s() - cpu_before_s)
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process, its children, and children that have ended."""
-    me, total = psutil.Process(), 0.0
-    for process in (me, *me.children(recursive=True)):
+    """Return the CPU seconds of this process, its children, and children that have ended."""
+    own_process = psutil.Process()
+    total = 0.0
+    for process in (own_process, *own_process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])  # user, system, and both of children that were waited for
+            total += sum(process.cpu_times()[:4])  # user, system, and user and system of children that were waited for
     return total
 
 
-def speeds(what: str, count: int, unit: str, cost: Cost, rival: str, limit: Cost) -> list[Row]:
+def speeds(what: str, count: int, unit: str, cost: Cost, rival: str, rival_cost: Cost) -> list[Row]:
     """Return rows for the speed of `count` units of work: by the clock and by CPU, as a share of the rival's speed."""
     return [
-        Row(f"{what}, by the clock", f"{count / cost.wall_s:,.0f} {unit}/s", rival, limit.wall_s / cost.wall_s),
-        Row(f"{what}, by CPU", f"{count / cost.cpu_s:,.0f} {unit} a CPU second", rival, limit.cpu_s / cost.cpu_s),
+        Row(f"{what}, by the clock", f"{count / cost.wall_s:,.0f} {unit}/s", rival, rival_cost.wall_s / cost.wall_s),
+        Row(f"{what}, by CPU", f"{count / cost.cpu_s:,.0f} {unit} a CPU second", rival, rival_cost.cpu_s / cost.cpu_s),
     ]
 
 
-def multiples(what: str, cost: Cost, rival: str, limit: Cost, times: int = 1) -> list[Row]:
-    """Return rows for the cost of work done `times` times: by the clock and by CPU, as a multiple of the rival's cost."""
+def multiples(what: str, cost: Cost, rival: str, rival_cost: Cost, times: int = 1) -> list[Row]:
+    """Return rows for the mean cost of work, by the clock and by CPU, as a multiple of the rival's cost.
+
+    `cost` and `rival_cost` are the total costs of doing the work `times` times.
+    """
     return [
-        Row(f"{what}, by the clock", f"{cost.wall_s / times:.2f} s", rival, cost.wall_s / limit.wall_s),
-        Row(f"{what}, by CPU", f"{cost.cpu_s / times:.2f} s of CPU", rival, cost.cpu_s / max(limit.cpu_s, 1e-9)),
+        Row(f"{what}, by the clock", f"{cost.wall_s / times:.2f} s", rival, cost.wall_s / rival_cost.wall_s),
+        Row(f"{what}, by CPU", f"{cost.cpu_s / times:.2f} s of CPU", rival, cost.cpu_s / max(rival_cost.cpu_s, 1e-9)),
     ]
 
 

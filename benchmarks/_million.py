@@ -1,10 +1,12 @@
-"""The state of a platform with a million vehicles: a lake, an archive with an hour that is not ingested yet, and queues.
+"""The state of a platform with a million vehicles: a lake, an archive whose last hour is not ingested yet, and queues.
 
-Three batches, each sent as triggers for 1,000 vehicles from all over the fleet:
-`spring`, over the day before, to every vehicle: in the lake; delivered to nine of ten, pending for the rest.
-`summer`, in the last hour, to a tenth of the fleet: delivered; it and its outcomes are in the archive alone.
-`autumn`, in the same hour, to 99 of 100 vehicles: pending; in the archive alone.
-One vehicle of fifty has an entry in flight, and something is known of each vehicle's connection.
+There are three batches, each sent as triggers for 1,000 vehicles from all over the fleet:
+
+- `spring` was sent over the last day to every vehicle, and is in the lake. Nine of ten entries are delivered, the others pending.
+- `summer` was sent in the last hour to a tenth of the fleet, and is delivered. It and its outcomes are only in the archive.
+- `autumn` was sent in the same hour to 99 of 100 vehicles, and is pending. It is only in the archive.
+
+One vehicle of fifty has an entry in flight. Redis knows the presence of every vehicle.
 """
 
 import asyncio
@@ -36,17 +38,18 @@ from manifold.sandbox.platform.ports import free_ports
 from manifold.settings import Settings, load_settings
 
 VINS_PER_TRIGGER = 1000
-HOUR_SEGMENTS = 120  # one every thirty seconds
-RUNS = 10  # of ingest, which filled the lake
+HOUR_SEGMENTS = 120  # segments of the last hour, one every thirty seconds
+RUNS = 10  # runs of ingest that filled the lake
 IN_FLIGHT_ONE_OF = 50
-DAY_MS, HOUR_MS, LATELY_MS = 24 * 3_600_000, 3_600_000, 20 * 60_000
-SCATTER = 7919  # a prime: the vehicles of a trigger lie far from each other
+DAY_MS, HOUR_MS = 24 * 3_600_000, 3_600_000
+QUIET_MS = 20 * 60_000  # time without triggers before now
+SCATTER = 7919  # a prime; numbers of vehicles are multiplied by it, so that those of a trigger are far apart
 DATA_ID = "firmware"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One trigger, as it was accepted."""
+    """One accepted trigger."""
 
     seq: int
     request_id: str
@@ -54,49 +57,50 @@ class Sent:
 
     @property
     def envelope(self) -> Envelope:
-        """Its message in the archive."""
+        """The trigger's message in the archive."""
         return trigger(self.seq, self.vins, self.request_id, DATA_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The batches; `vins` vehicles, a multiple of 10,000."""
+    """The three batches for `vins` vehicles, a multiple of 10,000."""
 
     vins: int
     now_ms: int
 
     @property
     def spring(self) -> list[Sent]:
-        """Delivered: each trigger has its own request_id. The last tenth, pending, shares `task_spring`."""
+        """The delivered triggers, each with its own request_id; then the last tenth, pending, which all have `task_spring`."""
         count = self.vins // VINS_PER_TRIGGER
-        names = [f"task_spring_{n}" if n < count * 9 // 10 else "task_spring" for n in range(count)]
-        return self._sent(names, self.now_ms - DAY_MS, DAY_MS - 2 * HOUR_MS)
+        delivered = count * 9 // 10
+        request_ids = [f"task_spring_{number}" for number in range(delivered)] + ["task_spring"] * (count - delivered)
+        return self._sent(request_ids, self.now_ms - DAY_MS, DAY_MS - 2 * HOUR_MS)
 
     @property
     def summer(self) -> list[Sent]:
-        """Delivered, in the archive alone."""
-        names = [f"task_summer_{n}" for n in range(self.vins // VINS_PER_TRIGGER // 10)]
-        return self._sent(names, self.now_ms - LATELY_MS - HOUR_MS, HOUR_MS // 2)
+        """The triggers of the batch that is delivered, and only in the archive."""
+        request_ids = [f"task_summer_{number}" for number in range(self.vins // VINS_PER_TRIGGER // 10)]
+        return self._sent(request_ids, self.now_ms - QUIET_MS - HOUR_MS, HOUR_MS // 2)
 
     @property
     def autumn(self) -> list[Sent]:
-        """Pending, in the archive alone."""
-        names = [f"task_autumn_{n}" for n in range(self.vins // VINS_PER_TRIGGER * 99 // 100)]
-        return self._sent(names, self.now_ms - LATELY_MS - HOUR_MS // 2, HOUR_MS // 2)
+        """The triggers of the batch that is pending, and only in the archive."""
+        request_ids = [f"task_autumn_{number}" for number in range(self.vins // VINS_PER_TRIGGER * 99 // 100)]
+        return self._sent(request_ids, self.now_ms - QUIET_MS - HOUR_MS // 2, HOUR_MS // 2)
 
     def vehicle(self, number: int) -> str:
-        """The vehicle at this place of each batch."""
+        """Return the vehicle with this index in each batch."""
         return vin_of(number * SCATTER % self.vins)
 
-    def _sent(self, names: Sequence[str], start_ms: int, within_ms: int) -> list[Sent]:
-        return [
-            Sent(
-                seq_of(start_ms + within_ms * n // len(names), 0, 0),
-                name,
-                [self.vehicle(n * VINS_PER_TRIGGER + place) for place in range(VINS_PER_TRIGGER)],
-            )
-            for n, name in enumerate(names)
-        ]
+    def _sent(self, request_ids: Sequence[str], start_ms: int, within_ms: int) -> list[Sent]:
+        """Return a trigger for each request id, evenly spread over `within_ms` from `start_ms` on."""
+        triggers = []
+        for number, request_id in enumerate(request_ids):
+            seq = seq_of(start_ms + within_ms * number // len(request_ids), 0, 0)
+            first = number * VINS_PER_TRIGGER
+            vins = [self.vehicle(index) for index in range(first, first + VINS_PER_TRIGGER)]
+            triggers.append(Sent(seq, request_id, vins))
+        return triggers
 
 
 def fill(settings: Settings, vins: int) -> World:
@@ -104,34 +108,41 @@ def fill(settings: Settings, vins: int) -> World:
     world = World(vins, wall_clock_ms())
     spring, summer, autumn = world.spring, world.summer, world.autumn
     archive = Path(settings.archive.removeprefix("file://"))
-    ingested = [write_segment(archive, [sent.envelope]) for sent in spring]
-    _fill_lake(settings, spring, ingested)
-    hour = sorted([*summer, *autumn], key=lambda sent: sent.seq)
-    for some in _parts([sent.envelope for sent in hour], HOUR_SEGMENTS):
-        write_segment(archive, some)
-    for some in _parts([_outcome(sent, place) for sent in summer for place in range(VINS_PER_TRIGGER)], HOUR_SEGMENTS):
-        write_segment(archive, some)
-    asyncio.run(_fill_redis(settings, world, [*spring[len(spring) * 9 // 10 :], *autumn], summer))
+    ingested_paths = [write_segment(archive, [sent.envelope]) for sent in spring]
+    _fill_lake(settings, spring, ingested_paths)
+    last_hour = sorted([*summer, *autumn], key=lambda sent: sent.seq)
+    for envelopes in _parts([sent.envelope for sent in last_hour], HOUR_SEGMENTS):
+        write_segment(archive, envelopes)
+    outcomes = [_outcome(sent, index) for sent in summer for index in range(VINS_PER_TRIGGER)]
+    for envelopes in _parts(outcomes, HOUR_SEGMENTS):
+        write_segment(archive, envelopes)
+    pending_in_lake = spring[_delivered(spring) :]
+    asyncio.run(_fill_redis(settings, world, pending=[*pending_in_lake, *autumn], ended=summer))
     return world
 
 
+def _delivered(spring: list[Sent]) -> int:
+    """Return how many triggers of `spring`, from the first one on, are delivered."""
+    return len(spring) * 9 // 10
+
+
 def _fill_lake(settings: Settings, spring: list[Sent], paths: list[str]) -> None:
-    """In arrival order, as so many runs of an ingest leave it."""
+    """Write the triggers in the order of arrival, in `RUNS` parts, as that many runs of ingest do; `paths` are their segments."""
     catalog = open_catalog(settings)
     ensure_tables(catalog)
-    delivered = len(spring) * 9 // 10
+    delivered = _delivered(spring)
 
     def append(table: Table, rows: dict[str, list[object]]) -> None:
         catalog.load_table(table.identifier).append(pa.table(rows, schema=table.arrow_schema))
 
-    for first in range(0, len(spring), len(spring) // RUNS):
-        some = spring[first : first + len(spring) // RUNS]
-        append(IDS, _ids(some))
-        if ended := _outcomes(spring[first : min(first + len(some), delivered)]):
-            append(OUTCOMES, ended)
+    triggers_per_run = len(spring) // RUNS
+    for first in range(0, len(spring), triggers_per_run):
+        append(IDS, _ids(spring[first : first + triggers_per_run]))
+        if outcomes := _outcomes(spring[first : min(first + triggers_per_run, delivered)]):
+            append(OUTCOMES, outcomes)
     seqs = [sent.seq for sent in spring]
-    run = {"stream": "trigger", "messages": 1, "run_id": "bench", "ingested_at": datetime.now(UTC), "refused_because": None}
-    rows = {name: [value] * len(seqs) for name, value in run.items()} | {"began_at": [datetime_of(seq) for seq in seqs]}
+    same = {"stream": "trigger", "messages": 1, "run_id": "bench", "ingested_at": datetime.now(UTC), "refused_because": None}
+    rows = {column: [value] * len(seqs) for column, value in same.items()} | {"began_at": [datetime_of(seq) for seq in seqs]}
     append(SEGMENTS, {**rows, "path": list(paths), "first_seq": list(seqs), "last_seq": list(seqs)})
 
 
@@ -141,31 +152,42 @@ def _ids(triggers: Iterable[Sent]) -> dict[str, list[object]]:
 
 
 def _outcomes(triggers: Iterable[Sent]) -> dict[str, list[object]]:
-    rows = [
-        (vin, sent.seq, Outcome.DELIVERED.value, at, at + timedelta(seconds=2), at + timedelta(seconds=3), at, 1, None)
-        for sent in triggers
-        for at in [datetime_of(sent.seq)]
-        for vin in sent.vins
-    ]
+    """Return the columns of the outcomes of these triggers, all delivered; empty if there are no triggers."""
+    rows: list[tuple[object, ...]] = []
+    for sent in triggers:
+        at = datetime_of(sent.seq)
+        dispatched_at, acknowledged_at = at + timedelta(seconds=2), at + timedelta(seconds=3)
+        fields = (sent.seq, Outcome.DELIVERED.value, at, dispatched_at, acknowledged_at, at, 1, None)
+        rows += [(vin, *fields) for vin in sent.vins]
     return _columns(OUTCOMES, rows) if rows else {}
 
 
 def _columns(table: Table, rows: Sequence[tuple[object, ...]]) -> dict[str, list[object]]:
-    return {column.name: list(values) for column, values in zip(table.columns, zip(*rows, strict=True), strict=True)}
+    """Return the values of each column.
+
+    A row has the values of the table's first columns, in their order. The remaining columns are null.
+    """
+    names = [column.name for column in table.columns]
+    given = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=False)}
+    return {name: given.get(name, [None] * len(rows)) for name in names}
 
 
-def _outcome(sent: Sent, place: int) -> Envelope:
-    """The outcome of one entry, a second after its trigger was accepted."""
-    return outcome(seq_of(unix_ms_of(sent.seq) + 1000, 0, place), sent.vins[place], sent.seq)
+def _outcome(sent: Sent, index: int) -> Envelope:
+    """Return the outcome of the entry of `sent.vins[index]`, recorded a second after the trigger was accepted."""
+    return outcome(seq_of(unix_ms_of(sent.seq) + 1000, 0, index), sent.vins[index], sent.seq)
 
 
 def _parts(envelopes: list[Envelope], count: int) -> Iterable[list[Envelope]]:
-    size = -(-len(envelopes) // count)
+    """Split envelopes into at most `count` parts of the same size; the last one may be smaller."""
+    size = -(-len(envelopes) // count)  # rounded up
     return (envelopes[first : first + size] for first in range(0, len(envelopes), size))
 
 
 async def _fill_redis(settings: Settings, world: World, pending: list[Sent], ended: list[Sent]) -> None:
-    """By the verbs that recorder and dispatcher use."""
+    """Fill the queues by the verbs that recorder and dispatcher use.
+
+    `pending` are triggers whose entries wait; `ended` are triggers whose entries are delivered.
+    """
     now_ms = world.now_ms
     async with connect(settings.redis) as redis:
         queues = Queues(redis, Policy.of(settings))
@@ -186,13 +208,14 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         for first in range(0, world.vins, VINS_PER_TRIGGER):
             batch = queues.batch()
             for number in range(first, first + VINS_PER_TRIGGER):
-                batch.add(vin_of(number), UpdatePresence(PresenceSign(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
+                is_in_flight = number % IN_FLIGHT_ONE_OF == 0  # the verb then claims the vehicle's first entry
+                batch.add(vin_of(number), UpdatePresence(PresenceSign(), claim=is_in_flight), now_ms)
             await batch.run()
 
 
 @contextmanager
 def million(size: Size) -> Iterator[tuple[Settings, World]]:
-    """A Redis, a lake and an archive with a million vehicles (20,000 in a small run), on free ports and without a platform."""
+    """Provide Redis, lake and archive with a million vehicles (20,000 in a small run); no service of the platform runs."""
     with TemporaryDirectory(prefix=PREFIX) as folder:
         settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, with_campaigns=False, **free_ports())
         with start_redis(settings.home / "redis", port=settings.redis_port):

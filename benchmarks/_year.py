@@ -1,4 +1,4 @@
-"""A lake that has grown for many days: a file a day in each table, as compaction leaves settled days. Written without Spark."""
+"""Writes a lake that has grown for many days, without Spark. Each table has one file for each day, as after compaction."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from manifold.settings import Settings
 NOON_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)  # when the first measured run begins
 DAY_MS, FIVE_MINUTES_MS = 86_400_000, 300_000
 VINS_PER_TRIGGER, VINS = 5000, 100_000
-DAYS_AT_ONCE = 31
+DAYS_PER_APPEND = 31
 PAYLOAD = 4096  # bytes
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -24,7 +24,7 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How many days the lake has grown, and by how much a day."""
+    """The number of days for which the lake has grown, and the rows that each day has added."""
 
     days: int = 365
     entries: int = 20_000
@@ -33,9 +33,9 @@ class Growth:
 
 
 def grow(settings: Settings, growth: Growth) -> None:
-    """Fill the days before the first measured run."""
-    for first in range(growth.days, 0, -DAYS_AT_ONCE):
-        days = np.arange(first, max(0, first - DAYS_AT_ONCE), -1)
+    """Fill the days before the first measured run, oldest first."""
+    for first in range(growth.days, 0, -DAYS_PER_APPEND):
+        days = np.arange(first, max(0, first - DAYS_PER_APPEND), -1)
         _append(settings, IDS, _entries(days, growth, ended=False))
         _append(settings, OUTCOMES, _entries(days, growth, ended=True))
         _append(settings, DATA, _payloads(days, growth, DATA))
@@ -44,15 +44,20 @@ def grow(settings: Settings, growth: Growth) -> None:
 
 
 def _append(settings: Settings, table: Table, columns: dict[str, object]) -> None:
-    nothing = pa.nulls(len(next(iter(columns.values()))))  # type: ignore[arg-type]  # all are arrays
-    rows = pa.table({c.name: pa.array(columns.get(c.name, nothing)) for c in table.columns})
+    """Append rows, given by column, to the main branch; columns that are not given are null."""
+    row_count = len(next(iter(columns.values())))  # type: ignore[arg-type]  # all values are arrays
+    nulls = pa.nulls(row_count)
+    rows = pa.table({column.name: pa.array(columns.get(column.name, nulls)) for column in table.columns})
     open_catalog(settings).load_table(table.identifier).append(rows.cast(table.arrow_schema))
 
 
-def _times(days: Numbers, a_day: int) -> Numbers:
-    """Instants, `a_day` of each day, in milliseconds since 1970."""
-    within = np.arange(a_day) * (DAY_MS // (2 * a_day))
-    return np.asarray((NOON_MS - days[:, None] * DAY_MS + within[None, :]).ravel())
+def _times(days: Numbers, times_a_day: int) -> Numbers:
+    """Return times in milliseconds since 1970: `times_a_day` times of each day, evenly spread over the half day from noon on.
+
+    `days` are numbers of days before `NOON_MS`.
+    """
+    since_noon = np.arange(times_a_day) * (DAY_MS // (2 * times_a_day))
+    return np.asarray((NOON_MS - days[:, None] * DAY_MS + since_noon[None, :]).ravel())
 
 
 def _instants(ms: Numbers) -> pa.Array:
@@ -64,31 +69,33 @@ def _seqs(ms: Numbers) -> Numbers:
 
 
 def _entries(days: Numbers, growth: Growth, *, ended: bool) -> dict[str, object]:
+    """Return the columns of the ids table, or with `ended` those of the outcomes table, for the same entries."""
     triggers = _times(days, max(1, growth.entries // VINS_PER_TRIGGER))
     ms = np.repeat(triggers, min(VINS_PER_TRIGGER, growth.entries))
     vins = [vin_of(number % VINS) for number in range(len(ms))]
-    said = {"vin": vins, "seq": _seqs(ms)}
+    key = {"vin": vins, "seq": _seqs(ms)}
     if ended:
         times = {name: _instants(ms + 1000) for name in ("dispatched_at", "acknowledged_at", "ended_at")}
-        how = {"outcome": ["delivered"] * len(ms), "attempts": np.ones(len(ms), np.int32)}
-        return {**said, **how, "accepted_at": _instants(ms), **times}
-    names = {"request_id": [f"task_{at}" for at in ms], "data_id": [f"old-{at}" for at in ms]}
-    return {**said, **names, "ts": _instants(ms), "applied": np.ones(len(ms), np.bool_)}
+        outcome = {"outcome": ["delivered"] * len(ms), "attempts": np.ones(len(ms), np.int32)}
+        return {**key, **outcome, "accepted_at": _instants(ms), **times}
+    names = {"request_id": [f"task_{time_ms}" for time_ms in ms], "data_id": [f"old-{time_ms}" for time_ms in ms]}
+    return {**key, **names, "ts": _instants(ms), "applied": np.ones(len(ms), np.bool_)}
 
 
 def _payloads(days: Numbers, growth: Growth, table: Table) -> dict[str, object]:
     ms = _times(days, growth.payloads)
-    said = {"data_id": [f"old-{at}" for at in ms], "sha1": [f"{at:040x}" for at in ms], "first_seen_at": _instants(ms)}
+    data_ids, digests = [f"old-{time_ms}" for time_ms in ms], [f"{time_ms:040x}" for time_ms in ms]
+    common = {"data_id": data_ids, "sha1": digests, "first_seen_at": _instants(ms)}
     if table is META:
-        return {**said, "last_seen_at": _instants(ms), "times_seen": np.ones(len(ms), np.int64), "stored_at": _instants(ms)}
-    return {**said, "payload": [b"y" * PAYLOAD] * len(ms), "size_bytes": np.full(len(ms), PAYLOAD), "seq": _seqs(ms)}
+        return {**common, "last_seen_at": _instants(ms), "times_seen": np.ones(len(ms), np.int64), "stored_at": _instants(ms)}
+    return {**common, "payload": [b"y" * PAYLOAD] * len(ms), "size_bytes": np.full(len(ms), PAYLOAD), "seq": _seqs(ms)}
 
 
 def _segments(days: Numbers, growth: Growth) -> dict[str, object]:
     ms = _times(days, growth.segments)
-    streams = [list(Stream)[place % 3] for place in range(len(ms))]
+    streams = [list(Stream)[index % 3] for index in range(len(ms))]
     seqs = _seqs(ms)
     paths = [segment_path(stream, int(seq), 0) for stream, seq in zip(streams, seqs, strict=True)]
-    run = {"run_id": [f"scheduled__{at}" for at in ms // FIVE_MINUTES_MS], "ingested_at": _instants(ms + FIVE_MINUTES_MS)}
+    run = {"run_id": [f"scheduled__{number}" for number in ms // FIVE_MINUTES_MS], "ingested_at": _instants(ms + FIVE_MINUTES_MS)}
     span = {"first_seq": seqs, "last_seq": seqs, "messages": np.ones(len(ms), np.int64), "began_at": _instants(ms)}
     return {"path": paths, "stream": [stream.value for stream in streams], **run, **span}

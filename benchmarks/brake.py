@@ -1,8 +1,9 @@
 """How fast a pause stops a campaign, and what a delivery of a campaign costs against one of an ordinary batch.
 
-Vehicles that are online have many released entries each, one after the other, while a million more wait for vehicles that are
-away. A pause comes through broker and recorder; its receipt and the last arrival after it are timed by one clock. The brake is
-then taken off as by a campaigner. Deliveries of a campaign are compared with those of ordinary batches in the same run.
+Each online vehicle has many released entries, which it gets one after the other. A million more entries wait for offline
+vehicles. The pause is sent through broker and recorder. Its receipt and the last arrival after the receipt are timed by the same
+clock. The benchmark then releases the brake as a campaigner does. Deliveries of a campaign are compared with deliveries of
+ordinary batches in the same run.
 """
 
 import asyncio
@@ -23,52 +24,53 @@ NAME = "bench-brake"
 PAUSED = "receipt of a pause → last arrival, p99"
 COST = "deliveries of a campaign, more of the dispatcher's CPU than of batches"
 AIMS = {PAUSED: at_most(1000, "ms"), COST: at_most(1, "µs")}
-QUIET_S = 1.5  # without an arrival: nothing more comes
+QUIET_S = 1.5  # after this time without an arrival, no more are expected
 RELEASE = EntryTrigger(NAME, DATA, is_release=True)
 
 
 def run(size: Size) -> list[Row]:
-    """Measure the cost first, because a paused campaign leaves entries that the slow walk ends."""
-    busy, each = size.pick(full=500, small=50), size.pick(full=200, small=40)
+    """Measure the cost first: a pause leaves entries of the campaign, which the platform then ends bit by bit."""
+    busy, entries_each = size.pick(full=500, small=50), size.pick(full=200, small=40)
     released, rounds = size.pick(full=1_000_000, small=10_000), size.pick(full=20, small=3)
     with (
         platform() as ground,
-        fleet(ground.settings.mqtt, partial(request_filter, ground.settings.topic_prefix), vin) as road,
+        fleet(ground.settings.mqtt, partial(request_filter, ground.settings.topic_prefix), vin) as vehicles,
     ):
-        road.connect(0, busy)
-        owners = [vin(n) for n in range(busy)]
-        _rates.drain(ground, road, owners, each)  # warm
-        costs = [
-            [_rates.drain(ground, road, owners, each, trigger).cpu_us["dispatcher"] for trigger in (BATCH, RELEASE)]
-            for _ in range(size.pick(full=5, small=3))
-        ]
-        ground.load((vin(busy + n) for n in range(released)), ground.seqs(1, RELEASE))
-        took = [asyncio.run(_pause_ms(ground, road, owners, each)) for _ in range(rounds)]
-    plain, of_campaign = (p50(each) for each in zip(*costs, strict=True))
-    late, what = percentile(took, 0.99), f"{released:,} more released entries wait"
+        vehicles.connect(0, busy)
+        owners = [vin(number) for number in range(busy)]
+        _rates.drain(ground, vehicles, owners, entries_each)  # warm up
+        batch_us, campaign_us = list[float](), list[float]()
+        for _ in range(size.pick(full=5, small=3)):
+            batch_us.append(_rates.drain(ground, vehicles, owners, entries_each, BATCH).cpu_us["dispatcher"])
+            campaign_us.append(_rates.drain(ground, vehicles, owners, entries_each, RELEASE).cpu_us["dispatcher"])
+        ground.load((vin(busy + number) for number in range(released)), ground.seqs(1, RELEASE))
+        pauses_ms = [asyncio.run(_pause_ms(ground, vehicles, owners, entries_each)) for _ in range(rounds)]
+    batch, campaign = p50(batch_us), p50(campaign_us)
+    pause_p99 = percentile(pauses_ms, 0.99)
+    figure = f"{pause_p99:.0f} ms of {rounds} pauses; {released:,} more released entries wait"
     return [
-        Row(PAUSED, f"{late:.0f} ms of {rounds} pauses; {what}", value=late),
-        Row(COST, f"{of_campaign - plain:+.1f} µs", "of batches", of_campaign / plain, of_campaign - plain),
+        Row(PAUSED, figure, value=pause_p99),
+        Row(COST, f"{campaign - batch:+.1f} µs", "of batches", campaign / batch, campaign - batch),
     ]
 
 
-async def _pause_ms(ground: Ground, road: Fleet, owners: list[str], each: int) -> float:
-    """Pause the campaign while its entries are delivered; returns the milliseconds from the receipt to the last arrival."""
-    road.take()
-    await asyncio.to_thread(ground.load, owners, ground.seqs(each, RELEASE))
-    await asyncio.to_thread(road.wait, len(owners), _rates.WITHIN_S)
+async def _pause_ms(ground: Ground, vehicles: Fleet, owners: list[str], entries_each: int) -> float:
+    """Pause the campaign while its entries are delivered; return the milliseconds from the receipt to the last arrival."""
+    vehicles.take()
+    await asyncio.to_thread(ground.load, owners, ground.seqs(entries_each, RELEASE))
+    await asyncio.to_thread(vehicles.wait, len(owners), _rates.TIMEOUT_S)
     async with Publisher(ground.settings, ground.settings.mqtt_username_campaigns) as publisher:
         receipt = await publisher.order(Pause(NAME, "bench"))
         received_at = time.monotonic()
     if receipt.reason is not None:
         raise RuntimeError(receipt.reason)
-    last = received_at
-    while time.monotonic() < last + QUIET_S:
+    last_arrival = received_at
+    while time.monotonic() < last_arrival + QUIET_S:
         await asyncio.sleep(QUIET_S / 10)
-        last = max([last, *road.take().at_s])
+        last_arrival = max([last_arrival, *vehicles.take().at_s])
     await asyncio.to_thread(ground.settle, owners)
     async with connect(ground.settings.redis) as redis:
         paused = Brake(receipt.seq, "pause")
         if not await Queues(redis, Policy.of(ground.settings)).turn_brake(NAME, paused, paused._replace(word=OFF)):
             raise RuntimeError("the brake was not that of the pause")
-    return (last - received_at) * 1000
+    return (last_arrival - received_at) * 1000

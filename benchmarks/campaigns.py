@@ -1,7 +1,8 @@
-"""What a campaign costs the campaigner, without its edge, against fixed limits: from a list of targets to the last outcome.
+"""Cost of a campaign in the campaigner's logic, from a list of targets to the last outcome, against fixed limits.
 
-A million targets in two waves and three zones, of which one of a hundred fails, in one process on two quiet cores. At last, the
-job of the DAG `campaign_targets` takes the same list from a file to its record, beside an embedded platform.
+One process handles a million targets in two waves and three zones; one target of a hundred fails. There are no connections to
+other services. At the end, the job of the DAG `campaign_targets` reads the same list from a file and records it, beside an
+embedded platform.
 """
 
 import asyncio
@@ -55,20 +56,21 @@ PLAN = {
     "rules": [{"name": "r1", "count": ["failed"], "over": "2%", "in": "24h", "at_least": 1000}],
     "ends": "2027-01-20T00:00:00Z",
 }
-HOUR = 3_600_000
-ABSENCES = [place * HOUR // 20 for place in range(900)] + [None] * 10
+HOUR_MS = 3_600_000
+# Milliseconds for which vehicles are absent, of a sample for the forecast; None: the vehicle does not return.
+ABSENCES = [number * HOUR_MS // 20 for number in range(900)] + [None] * 10
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def run(size: Size) -> list[Row]:
-    """Take a campaign through its life."""
+    """Measure the life of a campaign in memory, then the recording of its list by the job."""
     targets = size.pick(full=1_000_000, small=10_000)
     return [*Bench(targets).run(), _resolved(targets)]
 
 
 class Bench:
-    """A campaign that is taken through its life, and what each part took."""
+    """Takes a campaign through its life, and measures each part."""
 
     def __init__(self, targets: int) -> None:
         self._targets, self._clock_ms = targets, NOW
@@ -77,39 +79,40 @@ class Bench:
         self.rows: list[Row] = []
 
     def run(self) -> list[Row]:
-        """Propose, release all, hear of all, trip a rule."""
+        """Propose the campaign, release all targets, fold all outcomes, and let a rule trip."""
         vins = _vins(self._targets)
-        listed = [r.Target(vin, self._zones[place % 3]) for place, vin in enumerate(vins)]
-        before = _memory()
-        campaign, took = _timed(self._proposed, listed)
+        targets = [r.Target(vin, self._zones[index % 3]) for index, vin in enumerate(vins)]
+        memory_before = _memory()
+        campaign, took = _timed(self._proposed, targets)
         self._row("list recorded, drawn into waves, approved", took)
         draws = partial(forecast, draws=20)
         _, took = _timed(draws, campaign, ABSENCES, self._policy, NOW)
         self._row("forecast of 20 draws", took)
-        here = set(vins)
-        campaign, took = self._released(campaign, here)
+        online = set(vins)
+        campaign, took = self._released(campaign, online)
         self._row("all released: two waves, with the facts folded", took)
-        facts = [Ended(self._seqs.next(), vin, self._release_of[vin], self._ending(vin)) for vin in here]
+        facts = [Ended(self._seqs.next(), vin, self._release_of[vin], self._ending(vin)) for vin in online]
         campaign, took = _timed(fold, campaign, facts)
         self._row("outcomes of all folded", took)
         self._record += facts
-        self.rows.append(Row("memory of state and facts, beside the list", f"{(_memory() - before) / MiB:,.0f} MiB"))
+        self.rows.append(Row("memory of state and facts, beside the list", f"{(_memory() - memory_before) / MiB:,.0f} MiB"))
         assert campaign.total(Status.DELIVERED, Status.FAILED) == self._targets
-        one = next(iter(here))
-        word = Ended(self._seqs.next(), one, self._release_of[one], Ending.FAILED)
-        after, took = _timed(fold, campaign, [word])
-        _, judging = _timed(step, after, self._clock_ms, here, self._policy)
-        self._row("one outcome folded, and rules judged", took + judging)
+        vin = next(iter(online))
+        fact = Ended(self._seqs.next(), vin, self._release_of[vin], Ending.FAILED)
+        folded, took = _timed(fold, campaign, [fact])
+        _, judging_took = _timed(step, folded, self._clock_ms, online, self._policy)
+        self._row("one outcome folded, and rules judged", took + judging_took)
         _, took = _timed(fold, Campaign(), self._record)
         self._row("restart: all releases and outcomes folded", took)
-        found, took = _timed(verify, self._record)
-        if found:
-            raise RuntimeError(f"the record of the benchmark is false: {found[0]}")
+        errors, took = _timed(verify, self._record)
+        if errors:
+            raise RuntimeError(f"the record of the benchmark is false: {errors[0]}")
         self._row("the same verified", took)
         return self.rows
 
-    def _proposed(self, listed: list[r.Target]) -> Campaign:
-        parts = [tuple(listed[first : first + r.MAX_TARGETS]) for first in range(0, len(listed), r.MAX_TARGETS)]
+    def _proposed(self, targets: list[r.Target]) -> Campaign:
+        """Return the campaign after its plan and targets were recorded, it was approved, and its first wave was opened."""
+        parts = [tuple(targets[first : first + r.MAX_TARGETS]) for first in range(0, len(targets), r.MAX_TARGETS)]
         commands: list[r.Command] = [
             r.Propose(NAME, "author", plan=PLAN),
             *(r.AddTargets(NAME, "author", targets=part) for part in parts),
@@ -118,17 +121,20 @@ class Bench:
         ]
         self._record: list[Fact] = [Recorded(self._seqs.next(), command) for command in commands]
         campaign = Campaign()
-        for fact in self._record:  # one by one, as the recorder hands them over
+        for fact in self._record:  # fold each fact by itself, as the recorder delivers them
             campaign = fold(campaign, [fact])
         return campaign
 
-    def _released(self, campaign: Campaign, here: set[str]) -> tuple[Campaign, float]:
-        """Release both waves; outcomes of the first let its gate pass."""
+    def _released(self, campaign: Campaign, online: set[str]) -> tuple[Campaign, float]:
+        """Release both waves; return the campaign and the seconds that this took.
+
+        When a step has no effects, the campaign waits for the gate of the first wave: record the outcomes of all releases so far.
+        """
         self._release_of: dict[str, int] = {}
         took = 0.0
         while campaign.total(Status.WAITING):
             self._clock_ms += 1000
-            effects, seconds = _timed(step, campaign, self._clock_ms, here, self._policy)
+            effects, seconds = _timed(step, campaign, self._clock_ms, online, self._policy)
             took += seconds
             facts: list[Fact] = []
             for effect in effects:
@@ -153,6 +159,7 @@ class Bench:
 
 
 def _resolved(targets: int) -> Row:
+    """Measure the job that reads a list of targets from a file and records it."""
     with sandbox() as settings:
         folder = settings.home / "archive" / LISTS
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,9 +168,9 @@ def _resolved(targets: int) -> Row:
         asyncio.run(_propose(settings))
         command = [sys.executable, "-m", "pipelines", "campaign_targets", f"--campaign={NAME}", "--by=bench", "--run-id=bench"]
         run = partial(subprocess.run, env=environment(settings), capture_output=True, text=True, check=False)
-        done, took = _timed(run, command)
-    if done.returncode or f'"targets": {targets}' not in done.stdout:
-        raise RuntimeError(f"the list was not recorded: {done.stdout}{done.stderr}")
+        result, took = _timed(run, command)
+    if result.returncode or f'"targets": {targets}' not in result.stdout:
+        raise RuntimeError(f"the list was not recorded: {result.stdout}{result.stderr}")
     return Row(RESOLVED, f"{took:.1f} s", value=took)
 
 
@@ -172,16 +179,18 @@ async def _propose(settings: Settings) -> None:
         await publisher.order(r.Propose(NAME, "author", plan=PLAN))
 
 
-def _vins(number: int) -> list[str]:
-    return [f"WMANF0LD{place:09}" for place in range(number)]
+def _vins(count: int) -> list[str]:
+    return [f"WMANF0LD{number:09}" for number in range(count)]
 
 
 def _timed(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> tuple[T, float]:
+    """Call `work`; return its result, and the seconds that it took."""
     began = time.perf_counter()
     result = work(*arguments, **named)
     return result, time.perf_counter() - began
 
 
 def _memory() -> int:
+    """Return the resident bytes of this process after a garbage collection."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)

@@ -1,8 +1,8 @@
-"""Each query command of `manifold`, as a process of its own, at a million vehicles, against fixed limits.
+"""Each query command of `manifold`, run as a process, at a million vehicles, against fixed limits.
 
-Each command is first run with `--json` and its answer checked, and then timed without. Rows are medians by the clock, the
-slowest command of each kind; a command of the lake asks the API, and once more where none runs. A batch is also cancelled for
-1,000 and for 100,000 vehicles. CPU includes the command's start and imports.
+Each command first runs with `--json`, and its output is checked. It is then timed without that option. A row shows the slowest
+command of its kind, with the median by the clock. Commands that read the lake use the API, and are measured again without an API.
+A batch is also cancelled for 1,000 and for 100,000 vehicles. CPU includes the command's start and imports.
 """
 
 import json
@@ -31,17 +31,17 @@ AIMS = {
     "`manifold batch cancel`, 1,000 vehicles": at_most(1, "s"),
     "`manifold batch cancel`, 100,000 vehicles": at_most(10, "s"),
 }
-TIMES = 5
+TIMED_RUNS = 5
 WATCHED_S = 1.0  # `manifold watch` observes for a second before its first line
 MANIFOLD = str(Path(sys.executable).with_name("manifold"))
 
-Answer = Any  # what a command prints with --json
-Right = Callable[[Answer], object]
+Output = Any  # the JSON that a command prints with --json
+Check = Callable[[Output], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one answer took: seconds by the clock, and of CPU of the command and of the servers."""
+    """The cost of one command: seconds by the clock, and CPU seconds of the command and of the servers."""
 
     wall_s: float
     cpu_s: float
@@ -50,27 +50,28 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Where commands run: the settings in the environment, and the servers that work for an answer."""
+    """The environment of the commands, which contains the settings; and the servers whose CPU counts."""
 
     env: Mapping[str, str]
     servers: Sequence[psutil.Process]
 
-    def ask(self, *arguments: str) -> tuple[Spent, str]:
+    def run(self, *arguments: str) -> tuple[Spent, str]:
         """Run the command once; return its cost and its output.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the command failed.
         """
-        before, began = self._cpu_s(), time.perf_counter()
+        servers_before_s, began = self._cpu_s(), time.perf_counter()
         with tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen([MANIFOLD, *arguments], env=self.env, stdout=out, stderr=subprocess.STDOUT)
             _, status, used = os.wait4(process.pid, 0)
-            wall_s, after = time.perf_counter() - began, self._cpu_s()
+            wall_s = time.perf_counter() - began
+            servers_s = self._cpu_s() - servers_before_s
             out.seek(0)
             printed = out.read()
         if status:
             raise RuntimeError(f"manifold {' '.join(arguments)} failed: {printed}")
-        return Spent(wall_s, used.ru_utime + used.ru_stime, after - before), printed
+        return Spent(wall_s, used.ru_utime + used.ru_stime, servers_s), printed
 
     def _cpu_s(self) -> float:
         return sum(sum(process.cpu_times()[:2]) for process in self.servers)
@@ -78,54 +79,55 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A command, and whether its answer is right. `{n}` in a word is another number each time."""
+    """A command with the check of its output. `{n}` in a word is replaced by a different number for each run."""
 
     command: Sequence[str]
-    is_right: Right
-    waits_s: float = 0.0  # on purpose
+    is_right: Check
+    waits_s: float = 0.0  # seconds for which the command waits on purpose; they do not count
 
     @property
     def name(self) -> str:
-        """The command without its arguments."""
+        """The words of the command without its arguments."""
         return " ".join(word for word in self.command if word.isalpha() and word.islower())
 
-    def ask(self, desk: Desk) -> Spent:
-        """Check one answer, then return the median cost of several.
+    def measure(self, desk: Desk) -> Spent:
+        """Check the output of one run, then return the median cost of `TIMED_RUNS` more runs.
 
         Raises:
-            RuntimeError: the answer is wrong.
+            RuntimeError: the output is wrong.
         """
-        _, printed = desk.ask(*self._words(0), "--json")
+        _, printed = desk.run(*self._words(0), "--json")
         if not self.is_right(json.loads(printed)):
             raise RuntimeError(f"manifold {' '.join(self.command)} answers {printed}")
-        spent = [desk.ask(*self._words(n))[0] for n in range(1, TIMES + 1)]
-        wall_s = p50([each.wall_s for each in spent]) - self.waits_s
-        return Spent(wall_s, p50([each.cpu_s for each in spent]), p50([each.servers_s for each in spent]))
+        runs = [desk.run(*self._words(n))[0] for n in range(1, TIMED_RUNS + 1)]
+        wall_s = p50([spent.wall_s for spent in runs]) - self.waits_s
+        return Spent(wall_s, p50([spent.cpu_s for spent in runs]), p50([spent.servers_s for spent in runs]))
 
     def _words(self, n: int) -> list[str]:
         return [word.format(n=n) for word in self.command]
 
 
 def run(size: Size) -> list[Row]:
-    """Measure with a recorder and an API, and then without."""
+    """Measure with a recorder and an API, then measure the commands that read the lake without both."""
     with million(size) as (settings, world), start_mosquitto(settings.home / "broker", port=settings.mqtt_port):
-        env, vin = environment(settings), world.vehicle(world.vins // 2 + 7)
+        env = environment(settings)
+        vin = world.vehicle(world.vins // 2 + 7)
         with _service("recorder", settings, env) as recorder, _service("api", settings, env) as api:
             desk = Desk(env, [recorder, api])
-            fresh, _ = desk.ask("fleet", "--fresh")
-            rows = [_slowest("commands that ask the queues", _of_queues(world, vin), desk)]
-            rows.append(_slowest("commands that ask the lake", _of_history(vin), desk))
-            few = Question(["batch", "cancel", "task_autumn_1{n}"], _is_cancelled).ask(desk)
+            fresh, _ = desk.run("fleet", "--fresh")
+            rows = [_slowest("commands that ask the queues", _queue_questions(world, vin), desk)]
+            rows.append(_slowest("commands that ask the lake", _history_questions(vin), desk))
+            few = Question(["batch", "cancel", "task_autumn_1{n}"], _is_cancelled).measure(desk)
             rows.append(_row(f"`manifold batch cancel`, {VINS_PER_TRIGGER:,} vehicles", few))
-            many, _ = desk.ask("batch", "cancel", "task_spring")
+            many, _ = desk.run("batch", "cancel", "task_spring")
             rows.append(_row(f"`manifold batch cancel`, {world.vins // 10:,} vehicles", many))
-        rows.append(_slowest("commands that ask the lake, no API", _of_history(vin), Desk(env, [])))
+        rows.append(_slowest("commands that ask the lake, no API", _history_questions(vin), Desk(env, [])))
         return [*rows, _row("`manifold fleet --fresh`, all keys of Redis", fresh)]
 
 
 def _slowest(what: str, questions: Sequence[Question], desk: Desk) -> Row:
-    spent = [(question.ask(desk), question.name) for question in questions]
-    slowest, name = max(spent, key=lambda each: each[0].wall_s)
+    measured = [(question.measure(desk), question.name) for question in questions]
+    slowest, name = max(measured, key=lambda pair: pair[0].wall_s)
     return _row(what, slowest, f", `{name}`")
 
 
@@ -134,48 +136,48 @@ def _row(what: str, spent: Spent, name: str = "") -> Row:
     return Row(what, f"{spent.wall_s:.2f} s{name} ({cpu})", value=spent.wall_s)
 
 
-def _of_queues(world: World, vin: str) -> list[Question]:
+def _queue_questions(world: World, vin: str) -> list[Question]:
     return [
-        Question(["fleet"], lambda found: found["known"] == world.vins),
-        Question(["queue", "top"], lambda found: len(found["longest"]) == 10),
-        Question(["queue", "peek", vin], lambda found: found["length"] == 1),
-        Question(["vin", "pending", vin], lambda found: _states(found) == ["pending"]),
-        Question(["watch", "--count", "1"], lambda found: found["waiting"], WATCHED_S),
+        Question(["fleet"], lambda output: output["known"] == world.vins),
+        Question(["queue", "top"], lambda output: len(output["longest"]) == 10),
+        Question(["queue", "peek", vin], lambda output: output["length"] == 1),
+        Question(["vin", "pending", vin], lambda output: _states(output) == ["pending"]),
+        Question(["watch", "--count", "1"], lambda output: output["waiting"], WATCHED_S),
     ]
 
 
-def _of_history(vin: str) -> list[Question]:
-    """Commands whose answer is in the lake, or in the archive that is not ingested yet."""
+def _history_questions(vin: str) -> list[Question]:
+    """Return the commands that read the lake, or the part of the archive that is not ingested yet."""
     return [
-        Question(["vin", "show", vin], lambda found: _states(found) == ["delivered", "pending"]),
-        Question(["vin", "history", vin], lambda found: _states(found) == ["delivered"]),
+        Question(["vin", "show", vin], lambda output: _states(output) == ["delivered", "pending"]),
+        Question(["vin", "history", vin], lambda output: _states(output) == ["delivered"]),
         Question(["batch", "show", "task_spring_{n}"], _is_delivered),
-        Question(["batch", "show", "task_autumn_{n}"], _is_whole),
+        Question(["batch", "show", "task_autumn_{n}"], _is_pending),
     ]
 
 
-def _states(found: Answer) -> list[str]:
-    return [entry["state"] for entry in found["entries"]]
+def _states(output: Output) -> list[str]:
+    return [entry["state"] for entry in output["entries"]]
 
 
-def _is_delivered(found: Answer) -> bool:
-    return [batch["states"] for batch in found["batches"]] == [{"delivered": VINS_PER_TRIGGER}]
+def _is_delivered(output: Output) -> bool:
+    return [batch["states"] for batch in output["batches"]] == [{"delivered": VINS_PER_TRIGGER}]
 
 
-def _is_whole(found: Answer) -> bool:
-    return [batch["vehicles"] for batch in found["batches"]] == [VINS_PER_TRIGGER] and set(found["batches"][0]["states"]) <= {
+def _is_pending(output: Output) -> bool:
+    return [batch["vehicles"] for batch in output["batches"]] == [VINS_PER_TRIGGER] and set(output["batches"][0]["states"]) <= {
         "pending",
         "in flight",
     }
 
 
-def _is_cancelled(found: Answer) -> bool:
-    return set(found["entries"]) <= {"cancelled", "in flight"} and sum(found["entries"].values()) == VINS_PER_TRIGGER
+def _is_cancelled(output: Output) -> bool:
+    return set(output["entries"]) <= {"cancelled", "in flight"} and sum(output["entries"].values()) == VINS_PER_TRIGGER
 
 
 @contextmanager
 def _service(name: str, settings: Settings, env: Mapping[str, str]) -> Iterator[psutil.Process]:
-    """Run a service of the platform; when the API answers, it has the lake open."""
+    """Run a service of the platform until the block ends. An API that answers has opened the lake."""
     port: int = getattr(settings, f"{name}_port")
     url, log = f"http://{settings.host}:{port}/healthz", settings.home / f"{name}.log"
     with start_python(f"manifold.{name}", port=port, log=log, env=env, ready=lambda: answers(url)) as server:

@@ -1,7 +1,7 @@
-"""From a write of a compacted queue to its consumer, against a plain publish; its CPU against raw MQTT; rates of rewriting.
+"""Latency of writes to compacted queues against a plain publish, their CPU against raw MQTT, and rates of rewriting a key.
 
-Payloads of 200 bytes. Every write is durable before it is delivered. Each message of the CPU row is acknowledged before the
-next one of its consumer is written. Draining is compared with the same number of entries of fanout queues.
+Payloads have 200 bytes. Every write is durable before it is delivered. For the CPU row, each message is acknowledged before the
+next message to the same consumer is written. Draining is compared with draining the same number of entries from fanout queues.
 """
 
 from functools import partial
@@ -22,19 +22,22 @@ AIMS = {
     "Redis, a live key of 10, with 200 bytes": at_most(450, "B"),
 }
 PLAIN, RAW = "a plain publish", "raw MQTT, CPU"
-FIRST_CONSUMER, FIRST_VEHICLE = 100_000, 200_000  # numbers of those that come online later
-LIGHT_CONSUMERS, EACH_DRAINED = 20, 20
+FIRST_CONSUMER, FIRST_VEHICLE = 100_000, 200_000  # the first numbers of consumers and vehicles that come online later
+LIGHT_CONSUMERS = 20  # consumers while latency is measured
+EACH_DRAINED = 20  # messages for each consumer that comes online
 
 
 def run(size: Size) -> list[Row]:
-    """Measure on one platform; memory on a Redis of its own."""
+    """Measure on one platform, except for memory, which is measured on a new Redis."""
     consumers, coming = size.pick(full=500, small=10), size.pick(full=5_000, small=10)
     writes = size.pick(full=50_000, small=100)
     rows: list[Row] = []
     with platform() as ground:
-        took, plain = _ecq_writes.latencies_ms(ground, LIGHT_CONSUMERS, size.pick(full=400, small=100))
-        for name, mine, theirs in (("p50", p50(took), p50(plain)), ("p99", percentile(took, 0.99), percentile(plain, 0.99))):
-            rows.append(Row(f"write → consumer, {name}", f"{mine:.2f} ms", PLAIN, mine / theirs, mine))
+        writes_ms, plain_ms = _ecq_writes.latencies_ms(ground, LIGHT_CONSUMERS, size.pick(full=400, small=100))
+        ours, theirs = p50(writes_ms), p50(plain_ms)
+        rows.append(Row("write → consumer, p50", f"{ours:.2f} ms", PLAIN, ours / theirs, ours))
+        ours, theirs = percentile(writes_ms, 0.99), percentile(plain_ms, 0.99)
+        rows.append(Row("write → consumer, p99", f"{ours:.2f} ms", PLAIN, ours / theirs, ours))
         with fleet(ground.settings.mqtt, ecq_filter, vin) as road:
             road.connect(0, consumers)
             cost = _ecq_writes.write_and_deliver(ground, road, consumers, writes)
@@ -43,18 +46,19 @@ def run(size: Size) -> list[Row]:
             fanout = come_and_drain(ground, road, FIRST_VEHICLE, coming, EACH_DRAINED)
             raw = _raw_mqtt.measure(ground, road, ground.settings.mqtt, min(consumers, coming), writes, _vehicle)
         rates = _ecq_writes.rewrite_one_key(ground, size.pick(full=100_000, small=1_000))
-    both, count = cost.cpu_us["dispatcher"] + cost.cpu_us["recorder"], coming * EACH_DRAINED
+    both_us = cost.cpu_us["dispatcher"] + cost.cpu_us["recorder"]
+    drained_messages = coming * EACH_DRAINED
     parts = ", ".join(f"{kind} {us:.0f}" for kind, us in cost.cpu_us.items())
     rows += [
-        Row("write and deliver, CPU of dispatcher and recorder", f"{both:.0f} µs", RAW, both / raw.cpu_us, both),
+        Row("write and deliver, CPU of dispatcher and recorder", f"{both_us:.0f} µs", RAW, both_us / raw.cpu_us, both_us),
         Row("write and deliver", f"{cost.rate:,.0f}/s; CPU: {parts} µs"),
-        Row(f"{count:,} messages drained", f"{drained.rate:,.0f}/s", "fanout queues", drained.rate / fanout.rate),
+        Row(f"{drained_messages:,} messages drained", f"{drained.rate:,.0f}/s", "fanout queues", drained.rate / fanout.rate),
         Row("one key rewritten, last tenth", f"{rates[-1]:,.0f}/s", "its first tenth", rates[-1] / rates[0]),
         Row("one key rewritten, slowest tenth", f"{min(rates):,.0f}/s", "its first tenth", min(rates) / rates[0]),
     ]
-    for each in (100, 10):
-        used = bytes_a_live_key(size.pick(full=1_000, small=10), each)
-        rows.append(Row(f"Redis, a live key of {each}, with 200 bytes", f"{used:.0f} B", value=used))
+    for keys_each in (100, 10):
+        used = bytes_a_live_key(size.pick(full=1_000, small=10), keys_each)
+        rows.append(Row(f"Redis, a live key of {keys_each}, with 200 bytes", f"{used:.0f} B", value=used))
     return rows
 
 

@@ -1,8 +1,8 @@
-"""A whole run of ten million ids (write, audit, publish) against the same rows from JSON to Parquet by bare Spark.
+"""A whole run that ingests ten million ids (write, audit, publish), against bare Spark that writes the same rows to Parquet.
 
-Triggers name 5,000 vehicles each, a hundred triggers lie in a segment. Bare Spark refuses nothing, writes no table and takes in
-some rows twice if it is run twice. Both take turns over the same archives after a small run of each; the audit is also compared
-with the write of the rows that it judges.
+Each trigger names 5,000 vehicles, and a segment has a hundred triggers. Bare Spark parses the JSON but refuses no message, writes
+no table, and would write rows twice if it were run twice. After a small run of each, both process the same archives in turn. The
+audit is also compared with the write of the rows that it judges.
 """
 
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ AIMS = {
 }
 BARE = "bare Spark to Parquet"
 VINS, TRIGGERS_PER_SEGMENT = 5000, 100
-TRIGGER_MS, DAY_MS = 10, 86_400_000  # between two triggers; between two archives
+TRIGGER_MS, DAY_MS = 10, 86_400_000  # milliseconds between two triggers, and between two archives
 FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 PAYLOADS = {f"firmware-{number}": b"x" * 1000 for number in range(50)}
 WARM_UP_IDS = 2_000_000
@@ -51,13 +51,17 @@ def run(size: Size) -> list[Row]:
         append_payloads(open_catalog(settings), PAYLOADS, at=datetime.now(UTC))
         with session(settings, "bench") as spark:
             for day in range(ROUNDS + 1):
-                archive, of_day = folder / f"archive-{day}", ids if day else min(ids, WARM_UP_IDS)
-                _write_archive(archive, of_day, day)
-                spent = cost_of(_bare_spark, spark, archive, folder / f"spark-{day}")
-                costs = _whole_run(spark, settings, archive, f"day_{day}", of_day)
-                if day:  # the first one warms up
-                    bare += spent
-                    wrote, audited, published = wrote + costs[0], audited + costs[1], published + costs[2]
+                is_warm_up = day == 0
+                archive = folder / f"archive-{day}"
+                archive_ids = min(ids, WARM_UP_IDS) if is_warm_up else ids
+                _write_archive(archive, archive_ids, day)
+                bare_cost = cost_of(_bare_spark, spark, archive, folder / f"spark-{day}")
+                write_cost, audit_cost, publish_cost = _whole_run(spark, settings, archive, f"day_{day}", archive_ids)
+                if not is_warm_up:
+                    bare += bare_cost
+                    wrote += write_cost
+                    audited += audit_cost
+                    published += publish_cost
     whole = speeds(f"write, audit and publish {ids:,} ids", ids * ROUNDS, "ids", wrote + audited + published, BARE, bare)
     bare_row = Row(BARE, f"{ids * ROUNDS / bare.wall_s:,.0f} ids/s")
     return [bare_row, *whole, *multiples(f"audit of {ids:,} ids", audited, "its write", wrote, ROUNDS)]
@@ -77,20 +81,22 @@ def _trigger(number: int, day: int) -> Envelope:
 def _whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: str, ids: int) -> tuple[Cost, Cost, Cost]:
     """Return the cost of writing, judging and publishing a run."""
     catalog = open_catalog(settings)
-    of_archive = settings.model_copy(update={"archive_url": f"file://{archive}"})
-    new = Run(spark, catalog, of_archive, run_id, datetime.now(UTC))
-    wrote, audited, published = cost_of(ingest, new), cost_of(audit_run, new), cost_of(publish, catalog, run_id)
+    archive_settings = settings.model_copy(update={"archive_url": f"file://{archive}"})
+    new_run = Run(spark, catalog, archive_settings, run_id, datetime.now(UTC))
+    wrote = cost_of(ingest, new_run)
+    audited = cost_of(audit_run, new_run)
+    published = cost_of(publish, catalog, run_id)
     assert written_result(catalog, run_id).written[IDS.name] == ids
     return wrote, audited, published
 
 
 def _bare_spark(spark: SparkSession, archive: Path, out: Path) -> None:
-    """The same rows by Spark's own means."""
+    """Write the rows of the archive's triggers as Parquet."""
     messages = spark.read.parquet(f"file://{archive}/trigger")
     parsed = sf.from_json(sf.col("payload").cast("string"), "ids array<string>, request_id string, data_id string").alias("m")
     rows = messages.select("seq", "applied", parsed).select(
         "seq", "applied", "m.request_id", "m.data_id", sf.explode("m.ids").alias("vin")
     )
     ts = sf.timestamp_millis(sf.shiftright("seq", TIME_SHIFT) + EPOCH_MS)
-    wanted = rows.select("vin", ts.alias("ts"), "request_id", "seq", "data_id", "applied")
-    wanted.write.option("compression", "zstd").parquet(f"file://{out}")
+    ids = rows.select("vin", ts.alias("ts"), "request_id", "seq", "data_id", "applied")
+    ids.write.option("compression", "zstd").parquet(f"file://{out}")

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from `results.json`: `python -m benchmarks.page`; aims that are new are added as not measured."""
+"""`python -m benchmarks.page` writes docs/benchmarks.md from `results.json`, and adds new aims to that file as not measured."""
 
 import importlib
 from collections.abc import Sequence
@@ -29,24 +29,25 @@ MET = {True: "yes", False: "**no**", None: ""}
 def page(results: Sequence[Result]) -> str:
     """Return the page as Markdown."""
     lines = [COLUMNS, ("---",) * len(COLUMNS)]
-    for benchmark, some in groupby(results, key=lambda each: each.benchmark):
-        of_benchmark = list(some)
-        machines = dict.fromkeys(each.machine for each in of_benchmark if each.machine)
+    for benchmark, group in groupby(results, key=lambda result: result.benchmark):
+        benchmark_results = list(group)
+        machines = dict.fromkeys(result.machine for result in benchmark_results if result.machine)
         lines.append((f"**{benchmark}**", *[""] * (len(COLUMNS) - 2), "; ".join(machines)))
-        lines += [_cells(each) for each in of_benchmark]
+        lines += [_cells(result) for result in benchmark_results]
     return HEAD + "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
 
-def _cells(each: Result) -> tuple[str, ...]:
-    ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
+def _cells(result: Result) -> tuple[str, ...]:
+    """Return the cells of a row. The cell for the machine is empty, because the benchmark's heading row names it."""
+    ratio = "" if result.ratio is None else f"{result.ratio:.3g}"
     return (
-        each.what,
-        each.figure if each.date else "not measured yet",
-        each.rival,
+        result.what,
+        result.figure if result.date else "not measured yet",
+        result.rival,
         ratio,
-        each.aim,
-        MET[each.met],
-        each.date,
+        result.aim,
+        MET[result.met],
+        result.date,
         "",
     )
 

@@ -1,9 +1,9 @@
-"""A small run of `ingest_archives` through a real Airflow, from when it is due until it is published, against fixed limits.
+"""A small run of `ingest_archives` through a real Airflow, from its due time until it is published, against fixed limits.
 
-Each run finds one trigger for 200 vehicles, its payload of 64 KiB and 150 outcomes, and is triggered through Airflow's REST
-API. The first run after the start is reported by itself; the next one is not counted, and the median is that of the others. CPU
-is that of Airflow and of all that it starts, less what an idle Airflow takes. Then Redis is wiped, and `manifold rebuild` timed.
-Last, the same runs use a Spark Connect server, whose CPU counts, too.
+Each run ingests one trigger for 200 vehicles, its payload of 64 KiB and 150 outcomes, and is triggered through Airflow's REST
+API. The first run after the start has its own row. The next run does not count, and the median is that of the runs after it. CPU
+is that of Airflow and all processes that it starts, minus the CPU of an idle Airflow. Then Redis is wiped, and `manifold rebuild`
+is timed. At the end, the same runs use a Spark Connect server, whose CPU counts, too.
 """
 
 import json
@@ -26,7 +26,7 @@ from benchmarks._archive import data, outcome, trigger, valid_vins, write_segmen
 from benchmarks._measure import Cost, Row, Size, at_most, cost_of, p50
 from benchmarks._servers import PREFIX, Server, free_port, sandbox, start
 from manifold.contracts.seq import seq_of
-from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.lake.catalog import open_catalog
 from manifold.runtime.redis import connect
 from manifold.sandbox.platform import airflow
@@ -50,61 +50,61 @@ LIMIT = "a run every five minutes"
 DAG, TASKS = "ingest_archives", ("discover", "ingest", "audit", "publish", "populate")
 SCHEDULES = ("ingest", "compact", "garbage", "verify", "check")
 VEHICLES, ENDED, PAYLOAD = 200, 150, 64 << 10
-NODE = 900  # of no recorder
+NODE = 900  # a node number that no recorder uses
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-WARM_UPS = 5  # runs until the server's JVM has compiled what they use
-PAUSE_S = 2.3  # no multiple of the scheduler's interval
-LOOK_S, WITHIN_S = 0.1, 300
+WARM_UPS = 5  # runs after which the server's JVM has compiled the code that runs use
+PAUSE_S = 2.3  # between two runs; not a multiple of the scheduler's interval, so that runs become due at different phases of it
+POLL_S, TIMEOUT_S = 0.1, 300
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds since a run was due."""
+    """Times of a run, in seconds since it was due."""
 
-    begun: float  # the scheduler took it up
-    tasks: Mapping[str, tuple[float, float]]  # of each task that ran: start and end of its process
+    begun: float  # the scheduler has started the run
+    tasks: Mapping[str, tuple[float, float]]  # by task that ran: start and end of its process
     published: float
     ended: float
 
 
 def run(size: Size) -> list[Row]:
-    """Measure on a platform where nothing runs that is not triggered."""
-    none = {f"{what}_schedule": "" for what in SCHEDULES}
+    """Measure on a platform without schedules, so that only the triggered runs run."""
+    no_schedules = {f"{name}_schedule": "" for name in SCHEDULES}
     count, idle_s = size.pick(full=5, small=1), size.pick(full=30.0, small=5.0)
-    with sandbox(with_airflow=True, **none) as settings:
+    with sandbox(with_airflow=True, **no_schedules) as settings:
         with logged_in(settings, airflow.url(settings)) as api:
-            api.wait_known(DAG, within_s=WITHIN_S)
-            cold = _one(settings, api)
-            _one(settings, api)
-            runs, cpu_s, idle = _measured(settings, api, count, idle_s)
+            api.wait_known(DAG, within_s=TIMEOUT_S)
+            cold = _measure_run(settings, api)
+            _measure_run(settings, api)
+            runs, cpu_s, idle_rate = _measured(settings, api, count, idle_s)
         queued, rebuild = _rebuild(settings)
     with (
         _connect_server() as server,
-        sandbox(with_airflow=True, spark_master=f"sc://127.0.0.1:{server.port}", **none) as settings,
+        sandbox(with_airflow=True, spark_master=f"sc://127.0.0.1:{server.port}", **no_schedules) as settings,
         logged_in(settings, airflow.url(settings)) as api,
     ):
-        api.wait_known(DAG, within_s=WITHIN_S)
+        api.wait_known(DAG, within_s=TIMEOUT_S)
         for _ in range(size.pick(full=WARM_UPS, small=1)):
-            _one(settings, api)
-        connected, connected_cpu_s, _ = _measured(settings, api, count, idle_s, server)
+            _measure_run(settings, api)
+        connect_runs, connect_cpu_s, _ = _measured(settings, api, count, idle_s, server)
     return [
         *_rows(runs, cpu_s),
-        *_rows(connected, connected_cpu_s, over=" over Spark Connect"),
+        *_rows(connect_runs, connect_cpu_s, suffix=" over Spark Connect"),
         Row("due → published, first run after the start", f"{cold.published:.1f} s", value=cold.published),
-        Row("CPU of Airflow when nothing runs", f"{idle * 100:.0f} % of a core"),
+        Row("CPU of Airflow when nothing runs", f"{idle_rate * 100:.0f} % of a core"),
         Row("`manifold rebuild` into a wiped Redis", f"{rebuild.wall_s:.1f} s, {queued} entries", value=rebuild.wall_s),
     ]
 
 
 @contextmanager
 def _connect_server() -> Iterator[Server]:
-    """A Spark Connect server with the sandbox's configuration of Spark."""
+    """Run a Spark Connect server with the sandbox's configuration of Spark."""
     with TemporaryDirectory(prefix=PREFIX) as name:
         folder, port = Path(name), free_port()
         defaults = write_defaults(Settings(home=folder), folder) / "spark-defaults.conf"
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--class", CONNECT_SERVER, "--master", "local[*]"]
         command += ["--properties-file", str(defaults), "--conf", f"{EXTENSIONS}={ICEBERG_EXTENSIONS}"]
-        command += [f"--conf=spark.connect.grpc.binding.{what}" for what in ("address=127.0.0.1", f"port={port}")]
+        command += [f"--conf=spark.connect.grpc.binding.{binding}" for binding in ("address=127.0.0.1", f"port={port}")]
         env = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         with start(command, port=port, log=folder / "connect.log", env=env) as server:
             yield server
@@ -113,24 +113,26 @@ def _connect_server() -> Iterator[Server]:
 def _measured(
     settings: Settings, api: AirflowApi, count: int, idle_s: float, server: Server | None = None
 ) -> tuple[list[Run], float, float]:
-    """Return the runs, the CPU seconds of one beyond an idle Airflow, and the CPU seconds a second of an idle Airflow.
+    """Return `count` runs, the mean CPU seconds of a run, and the CPU seconds a second of an idle Airflow.
 
-    A `server` of Spark counts as Airflow.
+    The CPU of a run does not include that of an idle Airflow. The CPU of `server`, a Spark Connect server, counts like Airflow's.
     """
     time.sleep(PAUSE_S)
-    idle = _cpu_s(settings, server)
+    idle_before_s = _cpu_s(settings, server)
     time.sleep(idle_s)
-    idle_rate = (_cpu_s(settings, server) - idle) / idle_s
-    cpu, began, runs = _cpu_s(settings, server), time.monotonic(), list[Run]()
+    idle_rate = (_cpu_s(settings, server) - idle_before_s) / idle_s
+    runs = list[Run]()
+    cpu_before_s, began = _cpu_s(settings, server), time.monotonic()
     for _ in range(count):
-        runs.append(_one(settings, api))
+        runs.append(_measure_run(settings, api))
         time.sleep(PAUSE_S)
-    beyond = _cpu_s(settings, server) - cpu - idle_rate * (time.monotonic() - began)
-    return runs, beyond / count, idle_rate
+    idle_cpu_s = idle_rate * (time.monotonic() - began)
+    cpu_of_runs_s = _cpu_s(settings, server) - cpu_before_s - idle_cpu_s
+    return runs, cpu_of_runs_s / count, idle_rate
 
 
 def _cpu_s(settings: Settings, server: Server | None) -> float:
-    """CPU seconds of Airflow, the server, and all that they have started, including processes that have ended."""
+    """Return the CPU seconds of Airflow, of the server, and of all their descendants, including processes that have ended."""
     records = [HomeLayout(settings.home).recorded()["airflow"], Record.of(server.pid) if server else None]
     total = 0.0
     for process in {process for record in records if record for process in family(record)}:
@@ -139,82 +141,106 @@ def _cpu_s(settings: Settings, server: Server | None) -> float:
     return total
 
 
-def _one(settings: Settings, api: AirflowApi) -> Run:
+def _measure_run(settings: Settings, api: AirflowApi) -> Run:
+    """Write segments, trigger a run for them, wait for its end, and return its times.
+
+    Raises:
+        RuntimeError: the run failed, or did not publish exactly these rows.
+    """
     _write_segments(Path(settings.archive.removeprefix("file://")), time.time_ns() // 1_000_000 - 1000)
-    before = _row_counts(settings)
+    counts_before = _row_counts(settings)
     run_id = api.trigger_dag(DAG)
-    published = _when_published(settings, before)
-    state = api.wait(DAG, run_id, within_s=WITHIN_S)
-    added = tuple(now - then for now, then in zip(_row_counts(settings), before, strict=True))
+    published = _wait_until_published(settings, counts_before)
+    state = api.wait(DAG, run_id, within_s=TIMEOUT_S)
+    added = tuple(after - before for after, before in zip(_row_counts(settings), counts_before, strict=True))
     if state != "success" or added != (VEHICLES, ENDED):
         raise RuntimeError(f"run {run_id} was to publish {VEHICLES} ids and {ENDED} outcomes: {state}, {added}")
     record = api.run(DAG, run_id)
     due = datetime.fromisoformat(record["run_after"])
 
-    def since(moment: str) -> float:
-        return (datetime.fromisoformat(moment) - due).total_seconds()
+    def seconds_since_due(instant: str) -> float:
+        return (datetime.fromisoformat(instant) - due).total_seconds()
 
-    found = {name: api.task(DAG, run_id, name) for name in TASKS}
-    tasks = {
-        name: (since(task["start_date"]), since(task["end_date"])) for name, task in found.items() if task["state"] == "success"
-    }
-    return Run(since(record["start_date"]), tasks, (published - due).total_seconds(), since(record["end_date"]))
+    tasks = {}
+    for name in TASKS:
+        task = api.task(DAG, run_id, name)
+        if task["state"] == "success":
+            tasks[name] = seconds_since_due(task["start_date"]), seconds_since_due(task["end_date"])
+    return Run(
+        begun=seconds_since_due(record["start_date"]),
+        tasks=tasks,
+        published=(published - due).total_seconds(),
+        ended=seconds_since_due(record["end_date"]),
+    )
 
 
 def _write_segments(archive: Path, now_ms: int) -> None:
-    """A trigger for 200 vehicles, its payload, and the outcomes of 150 entries."""
+    """Write a trigger for 200 vehicles, its payload, and the outcomes of 150 of its entries."""
     vins = valid_vins(0, VEHICLES)
     data_id, trigger_seq = f"payload-{now_ms}", seq_of(now_ms + 1, NODE, 0)
     write_segment(archive, [data(seq_of(now_ms, NODE, 0), data_id, os.urandom(PAYLOAD))], NODE)
     write_segment(archive, [trigger(trigger_seq, vins, f"task_{now_ms}", data_id)], NODE)
-    ended = [outcome(seq_of(now_ms + 10 + at, NODE, 0), vin, trigger_seq) for at, vin in enumerate(vins[:ENDED])]
-    write_segment(archive, ended, NODE)
+    outcomes = [outcome(seq_of(now_ms + 10 + index, NODE, 0), vin, trigger_seq) for index, vin in enumerate(vins[:ENDED])]
+    write_segment(archive, outcomes, NODE)
 
 
-def _when_published(settings: Settings, before: tuple[int, int]) -> datetime:
-    """When a reader of the lake finds more ids and outcomes than there were."""
-    look = Retrying(retry=retry_if_result(lambda new: not new), wait=wait_fixed(LOOK_S), stop=stop_after_delay(WITHIN_S))
-    look(lambda: all(now > then for now, then in zip(_row_counts(settings), before, strict=True)))
+def _wait_until_published(settings: Settings, counts_before: tuple[int, int]) -> datetime:
+    """Wait until a reader of the lake finds more ids and more outcomes than before; return the time."""
+
+    def has_new_rows() -> bool:
+        return all(now > before for now, before in zip(_row_counts(settings), counts_before, strict=True))
+
+    poll = Retrying(retry=retry_if_result(lambda result: not result), wait=wait_fixed(POLL_S), stop=stop_after_delay(TIMEOUT_S))
+    poll(has_new_rows)
     return datetime.now(UTC)
 
 
 def _row_counts(settings: Settings) -> tuple[int, int]:
-    """Ids and outcomes in the lake's main."""
+    """Return the numbers of ids and of outcomes in the lake's main branch."""
     catalog = open_catalog(settings)
-    heads = [catalog.load_table(table.identifier).current_snapshot() for table in (IDS, OUTCOMES)]
-    ids, ended = (int(head.summary["total-records"] or 0) if head and head.summary else 0 for head in heads)
-    return ids, ended
+
+    def row_count(table: Table) -> int:
+        snapshot = catalog.load_table(table.identifier).current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return 0
+        return int(snapshot.summary["total-records"] or 0)
+
+    return row_count(IDS), row_count(OUTCOMES)
 
 
 def _rebuild(settings: Settings) -> tuple[int, Cost]:
-    """Return how many entries `manifold rebuild` queued in a Redis that was wiped, and what it took."""
+    """Wipe Redis and run `manifold rebuild`; return the number of entries that it has queued, and its cost."""
     with connect(settings.redis) as redis:
         redis.flushall()
-    command, printed = [sys.executable, "-m", "manifold.console", "rebuild", "--json"], list[str]()
+    command = [sys.executable, "-m", "manifold.console", "rebuild", "--json"]
+    outputs = list[str]()
 
     def rebuild() -> None:
-        printed.append(subprocess.run(command, env=environment(settings), capture_output=True, text=True, check=True).stdout)
+        result = subprocess.run(command, env=environment(settings), capture_output=True, text=True, check=True)
+        outputs.append(result.stdout)
 
     cost = cost_of(rebuild)
-    return int(json.loads(printed[0])["populated"]["queued"]), cost
+    return int(json.loads(outputs[0])["populated"]["queued"]), cost
 
 
-def _rows(runs: list[Run], cpu_s: float, over: str = "") -> list[Row]:
-    published = [each.published for each in runs]
+def _rows(runs: list[Run], cpu_s: float, suffix: str = "") -> list[Row]:
+    """Return the rows of the runs. `suffix` completes their names; with it, there are no rows for single tasks."""
+    published = [run.published for run in runs]
     median = p50(published)
     rows = [
-        Row(f"due → published{over}, median", f"{median:.1f} s", LIMIT, median / 300, value=median),
-        Row(f"due → published{over}, worst", f"{max(published):.1f} s"),
-        Row(f"due → success of the run{over}, median", f"{p50([each.ended for each in runs]):.1f} s"),
-        Row(f"CPU of a run{over}, with Airflow", f"{cpu_s:.1f} s", value=cpu_s),
+        Row(f"due → published{suffix}, median", f"{median:.1f} s", LIMIT, median / 300, value=median),
+        Row(f"due → published{suffix}, worst", f"{max(published):.1f} s"),
+        Row(f"due → success of the run{suffix}, median", f"{p50([run.ended for run in runs]):.1f} s"),
+        Row(f"CPU of a run{suffix}, with Airflow", f"{cpu_s:.1f} s", value=cpu_s),
     ]
-    if over:
+    if suffix:
         return rows
-    rows.append(Row("due → taken up by the scheduler", f"{p50([each.begun for each in runs]):.1f} s"))
-    before = ""
+    rows.append(Row("due → taken up by the scheduler", f"{p50([run.begun for run in runs]):.1f} s"))
+    previous_ends = [run.begun for run in runs]
     for name in (name for name in TASKS if name in runs[0].tasks):
-        waited = p50([each.tasks[name][0] - (each.tasks[before][1] if before else each.begun) for each in runs])
-        took = p50([each.tasks[name][1] - each.tasks[name][0] for each in runs])
+        starts, ends = [run.tasks[name][0] for run in runs], [run.tasks[name][1] for run in runs]
+        waited = p50([start - previous_end for start, previous_end in zip(starts, previous_ends, strict=True)])
+        took = p50([end - start for start, end in zip(starts, ends, strict=True)])
         rows.append(Row(f"wait for `{name}`; `{name}` itself", f"{waited:.1f} s; {took:.1f} s"))
-        before = name
+        previous_ends = ends
     return rows

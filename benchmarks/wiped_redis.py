@@ -1,8 +1,8 @@
 """Payloads that a dispatcher reads from the lake after Redis was wiped, against PyIceberg's scan and PyArrow on bare files.
 
-A real ingest brings in 10,000 payloads of 16 KiB, spread over ten days. Then all are asked for at once, as by a dispatcher
-whose Redis is empty: from Redis, then from the lake, and put back. Each figure is the best of three tries, so loading libraries
-does not count.
+A real ingest writes 10,000 payloads of 16 KiB, received over ten days, to the lake. A dispatcher whose Redis is empty then reads
+all of them at once: it looks in Redis, reads the lake, and stores the payloads in Redis. Each figure is the best of three tries,
+so the time for loading libraries does not count.
 """
 
 import asyncio
@@ -35,60 +35,66 @@ KIB, DAYS, TRIES = 16, 10, 3
 
 def _ingest(settings: Settings, payloads: int) -> list[str]:
     """Write an archive of payloads and ingest it by one run; return their data ids."""
-    start, names = datetime.now(UTC) - timedelta(days=DAYS), list[str]()
+    start = datetime.now(UTC) - timedelta(days=DAYS)
+    data_ids = list[str]()
     for day in range(DAYS):
-        first, envelopes = first_seq_at(start + timedelta(days=day)), list[Envelope]()
-        for n in range(day, payloads, DAYS):
-            names.append(f"map_{n}")
-            envelopes.append(data(first + n, names[-1], os.urandom(KIB << 10)))
+        first_seq = first_seq_at(start + timedelta(days=day))
+        envelopes = list[Envelope]()
+        for number in range(day, payloads, DAYS):
+            data_id = f"map_{number}"
+            data_ids.append(data_id)
+            envelopes.append(data(first_seq + number, data_id, os.urandom(KIB << 10)))
         write_segment(settings.home / "archive", envelopes)
     run_all(settings, flush_first=False, with_populate=False)
-    return names
+    return data_ids
 
 
 def _by_pyiceberg(catalog: Catalog) -> int:
-    """Read every payload by one scan; return how many there are."""
+    """Read every payload by one scan; return the number of payloads."""
     return int(catalog.load_table(DATA.identifier).scan(selected_fields=("data_id", "payload")).to_arrow().num_rows)
 
 
 def _by_pyarrow(catalog: Catalog) -> int:
-    """Read the same payloads from the bare files."""
+    """Read every payload from the bare files; return the number of payloads."""
     tasks = catalog.load_table(DATA.identifier).scan().plan_files()
     files: Iterator[str] = (task.file.file_path.removeprefix("file://") for task in tasks)
     return sum(pq.read_table(file, columns=["data_id", "payload"]).num_rows for file in files)
 
 
-async def _by_dispatcher(settings: Settings, names: Sequence[str]) -> int:
-    """Ask a dispatcher with an empty cache for all payloads at once; return how many it found."""
+async def _by_dispatcher(settings: Settings, data_ids: Sequence[str]) -> int:
+    """Read all payloads at once as a dispatcher with an empty cache does; return the number of payloads found."""
     lake = Lake(settings)
     async with connect(settings.redis) as redis:
         payloads = Payloads(Queues(redis, Policy.of(settings)), lake, max_bytes=settings.payload_cache_bytes)
-        found = await asyncio.gather(*(payloads.read(name) for name in names))
+        contents = await asyncio.gather(*(payloads.read(data_id) for data_id in data_ids))
         await payloads.close()
     lake.close()
-    return sum(payload is not None for payload in found)
+    return sum(payload is not None for payload in contents)
 
 
 def run(size: Size) -> list[Row]:
-    """Measure; every payload must be found each time."""
+    """Measure each way of reading; it is an error if a payload is not found."""
     payloads = size.pick(full=10_000, small=500)
     with TemporaryDirectory(prefix=PREFIX) as folder, start_redis(Path(folder) / "redis") as server:
         settings = Settings(home=Path(folder) / "home", redis_port=server.port)
-        names, catalog = _ingest(settings, payloads), open_catalog(settings)
+        data_ids = _ingest(settings, payloads)
+        catalog = open_catalog(settings)
 
-        def wiped() -> int:
+        def read_after_wipe() -> int:
             with Redis(port=server.port) as redis:
                 redis.flushall()
-            return asyncio.run(_by_dispatcher(settings, names))
+            return asyncio.run(_by_dispatcher(settings, data_ids))
 
         scan = _best(lambda: _by_pyiceberg(catalog), payloads)
         bare = _best(lambda: _by_pyarrow(catalog), payloads)
-        served = _best(wiped, payloads)
+        served = _best(read_after_wipe, payloads)
     what = f"{payloads:,} payloads served by a dispatcher"
     return [*multiples(what, served, "PyIceberg's scan", scan), *multiples(what, served, "PyArrow, bare files", bare)]
 
 
 def _best(work: Callable[[], int], expected: int) -> Cost:
+    """Return the smallest cost of `TRIES` calls; each must return `expected`, the number of payloads."""
+
     def checked() -> None:
         if (found := work()) != expected:
             raise RuntimeError(f"{found} of {expected} payloads were found")

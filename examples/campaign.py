@@ -24,27 +24,29 @@ class Connection:
     """A connection to the broker that waits for the receipt of each message."""
 
     def __init__(self, user: str) -> None:
-        self.topic, self.receipts, subscribed = f"sdv/receipt/{user}/{secrets.token_hex(4)}", queue.Queue(), threading.Event()
+        self.receipt_topic = f"sdv/receipt/{user}/{secrets.token_hex(4)}"
+        self.receipts = queue.Queue()
+        subscribed = threading.Event()
         self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"{user}-{secrets.token_hex(4)}", protocol=mqtt.MQTTv5)
         self.client.username_pw_set(user)
-        self.client.on_connect = lambda *_: self.client.subscribe(self.topic, qos=1)
+        self.client.on_connect = lambda *_: self.client.subscribe(self.receipt_topic, qos=1)
         self.client.on_subscribe = lambda *_: subscribed.set()
         self.client.on_message = lambda _client, _userdata, message: self.receipts.put(message)
         self.client.connect(HOST, PORT)
         self.client.loop_start()
-        if not subscribed.wait(30):  # a receipt that came before would be lost
+        if not subscribed.wait(30):  # without the subscription, receipts would be lost
             sys.exit("the broker does not answer")
 
     def publish(self, topic: str, payload: bytes, what: str) -> None:
-        """Publish, and return when the message is on disk."""
+        """Publish, wait until the message is on disk, and print `what` with the status in the receipt."""
         properties = Properties(PacketTypes.PUBLISH)
-        properties.ResponseTopic, properties.CorrelationData = self.topic, secrets.token_bytes(16)
+        properties.ResponseTopic, properties.CorrelationData = self.receipt_topic, secrets.token_bytes(16)
         self.client.publish(topic, payload, qos=1, properties=properties)
         while (receipt := self.receipts.get(timeout=30)).properties.CorrelationData != properties.CorrelationData:
-            pass  # not an answer to this message
-        answer = json.loads(receipt.payload)
-        print(what, answer["status"], answer.get("reason") or answer["seq"], flush=True)
-        if answer["status"] == "refused":
+            pass  # the receipt of another message
+        result = json.loads(receipt.payload)
+        print(what, result["status"], result.get("reason") or result["seq"], flush=True)
+        if result["status"] == "refused":
             sys.exit(1)
 
 
@@ -53,11 +55,11 @@ with open(sys.argv[1]) as file:
 with open(sys.argv[2], "rb") as file:
     data = file.read()
 campaign = plan["campaign"]
-publisher, operator = Connection("sdv-pub-example"), Connection("sdv-campaigns")  # who may publish orders is one user
+publisher, operator = Connection("sdv-pub-example"), Connection("sdv-campaigns")  # only this user may publish orders
 
 
 def order(do: str, by: str, **fields: object) -> None:
-    """Give an order; a token makes it safe to repeat."""
+    """Publish an order. Its token makes it safe to publish the same order again."""
     command = {"do": do, "campaign": campaign, "by": by, "token": secrets.token_hex(16), **fields}
     operator.publish("$SDV-FANOUT/campaign", json.dumps(command).encode(), do)
 
@@ -65,20 +67,22 @@ def order(do: str, by: str, **fields: object) -> None:
 publisher.publish(f"$SDV-FANOUT/data/{plan['data_id']}", data, "data")
 order("propose", "anna", plan=plan)
 order("approve", "ben")
-shown, passed = "", -1
+shown, approved_wave = "", -1
 while True:
-    answer = requests.get(f"{API}/api/v1/campaigns/{campaign}", timeout=30)
-    if not answer.ok:  # an order that does not fit is on record, and has no effect
-        sys.exit(answer.text)
-    now = answer.json()
-    waves = "; ".join(f"{wave['name']}: {wave['success']} of {wave['targets']}" for wave in now["waves"])
-    line = f"{now['state']}: {waves}"
+    response = requests.get(f"{API}/api/v1/campaigns/{campaign}", timeout=30)
+    if not response.ok:  # the campaign does not exist if its proposal was recorded without effect
+        sys.exit(response.text)
+    status = response.json()
+    waves = "; ".join(f"{wave['name']}: {wave['success']} of {wave['targets']}" for wave in status["waves"])
+    line = f"{status['state']}: {waves}"
     if line != shown:
         print(line, flush=True)
         shown = line
-    if now["state"] == "held" and passed < now["wave"]:  # the first wave went well: here a person looks, and approves the next
-        passed = now["wave"]
-        order("approve", "ben", wave=passed)
-    if now["state"] in ("completed", "cancelled", "refused"):
+    if (
+        status["state"] == "held" and approved_wave < status["wave"]
+    ):  # the wave has passed its gate: a person approves the next wave
+        approved_wave = status["wave"]
+        order("approve", "ben", wave=approved_wave)
+    if status["state"] in ("completed", "cancelled", "refused"):
         break
     time.sleep(0.5)

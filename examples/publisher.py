@@ -14,22 +14,22 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-USER = "sdv-pub-example"  # publishers' names begin with sdv-pub-
+USER = "sdv-pub-example"  # user names of publishers begin with sdv-pub-
 unique = secrets.token_hex(4)
 receipts: queue.Queue[mqtt.MQTTMessage] = queue.Queue()
 subscribed = threading.Event()
 
 
 def publish(topic: str, payload: bytes) -> None:
-    """Publish, and return when the message is on disk."""
+    """Publish, wait until the message is on disk, and print the status in the receipt."""
     properties = Properties(PacketTypes.PUBLISH)
     properties.ResponseTopic, properties.CorrelationData = f"sdv/receipt/{USER}/{unique}", secrets.token_bytes(16)
     client.publish(topic, payload, qos=1, properties=properties)
     while (receipt := receipts.get(timeout=30)).properties.CorrelationData != properties.CorrelationData:
-        pass  # not an answer to this message
-    answer = json.loads(receipt.payload)
-    print(topic, answer["status"], answer.get("reason") or answer["seq"])
-    if answer["status"] == "refused":
+        pass  # the receipt of another message
+    result = json.loads(receipt.payload)
+    print(topic, result["status"], result.get("reason") or result["seq"])
+    if result["status"] == "refused":
         sys.exit(1)
 
 
@@ -40,7 +40,7 @@ client.on_subscribe = lambda *_: subscribed.set()
 client.on_message = lambda _client, _userdata, message: receipts.put(message)
 client.connect(os.environ.get("MQTT_HOST", "127.0.0.1"), int(os.environ.get("MQTT_PORT", "1883")))
 client.loop_start()
-if not subscribed.wait(30):  # a receipt that came before would be lost
+if not subscribed.wait(30):  # without the subscription, receipts would be lost
     sys.exit("the broker does not answer")
 with open(sys.argv[1], "rb") as file:
     publish(f"$SDV-FANOUT/data/data-{unique}", file.read())

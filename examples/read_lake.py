@@ -1,4 +1,4 @@
-"""Reads the lake with PyIceberg: the messages of a vehicle, the oldest first, and how each one ended.
+"""Reads the lake with PyIceberg: the messages of a vehicle, oldest first, and the outcome of each message.
 
 usage: read_lake.py CATALOG_URI WAREHOUSE VIN
 """

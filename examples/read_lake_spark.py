@@ -1,4 +1,4 @@
-"""Reads the lake with Spark: how many messages ended in which way, a row for each day.
+"""Reads the lake with Spark: the number of messages for each day and outcome.
 
 usage: spark-submit --driver-class-path '.tools/jars/*' read_lake_spark.py CATALOG_URI WAREHOUSE
 """

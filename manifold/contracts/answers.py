@@ -1,6 +1,6 @@
-"""What vehicles answer to a campaign: JSON on `<topic_prefix>/<VIN>/proxy/response/<campaign>`.
+"""Answers of vehicles to a campaign: JSON on `<topic_prefix>/<VIN>/proxy/response/<campaign>`.
 
-Any bytes parse to an answer, or to a `Refused` with its reason.
+Any bytes parse to an answer, or to a `Refused` with the reason.
 """
 
 import json
@@ -18,11 +18,14 @@ MAX_REASON = 200  # characters of a reason that are read; the archive has all of
 
 
 class Answer(StrEnum):
-    """What a vehicle says of an entry that it has, weakest first. Of two answers the stronger counts."""
+    """What a vehicle reports about an entry that it received, weakest first.
 
-    BUSY = "busy"  # not now
+    Of two answers about an entry, the stronger counts.
+    """
+
+    BUSY = "busy"  # the vehicle cannot apply the entry now
     FAILED = "failed"
-    REFUSED = "refused"  # never
+    REFUSED = "refused"  # the vehicle will never apply the entry
     DONE = "done"
 
 
@@ -37,7 +40,7 @@ class VehicleAnswer(Struct, frozen=True, gc=False):
 
 
 def is_answer(payload: bytes) -> bool:
-    """Whether a response claims to be an answer: vehicles may publish other responses, which Manifold does not record."""
+    """Whether a response looks like an answer. Vehicles may publish other responses, too, which Manifold does not record."""
     return b'"seq"' in payload and b'"status"' in payload
 
 
@@ -59,10 +62,10 @@ def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
         return Refused(f"payload is not JSON ({exc}); send an object with seq and status")
     if not isinstance(fields, dict):
         return Refused("payload is not a JSON object; send one with seq and status")
-    release = _seq(fields.get("seq"))
+    release = _parse_seq(fields.get("seq"))
     if release is None:
-        given = shown(fields.get("seq"))
-        return Refused(f"seq {given} must be a whole number from 1 to {MAX_SEQ}: the seq of the message that you answer")
+        value = shown(fields.get("seq"))
+        return Refused(f"seq {value} must be a whole number from 1 to {MAX_SEQ}: the seq of the message that you answer")
     status, reason = fields.get("status"), fields.get("reason")
     if not isinstance(status, str) or status not in tuple(Answer):
         return Refused(f"status {shown(status)} must be one of {', '.join(Answer)}")
@@ -71,13 +74,16 @@ def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
     return VehicleAnswer(Owner(vin), RequestId(campaign), release, Answer(status), _printable(reason or ""))
 
 
-def _seq(value: object) -> int | None:
-    """A seq, which readers without 64-bit integers send as they received it, as text."""
+def _parse_seq(value: object) -> int | None:
+    """Return a seq sent as a number or as text; None if the value is no seq.
+
+    The vehicle received the seq as text, and returns it as text if it has no 64-bit integers.
+    """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_SEQ)):
         value = int(value)
     return value if type(value) is int and 1 <= value <= MAX_SEQ else None
 
 
 def _printable(reason: str) -> str:
-    """Consoles show reasons, so that a control character could be an instruction to a terminal."""
+    """Truncate a reason and replace its control characters, which a terminal that shows the reason would execute."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in reason[:MAX_REASON])

@@ -6,7 +6,7 @@ PARQUET = ".parquet"
 PARQUET_SUFFIXES = (PARQUET, ".pq")
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 COMPRESSED = (".gz", ".zst")
-SUFFIXES = (*PARQUET_SUFFIXES, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
+SUFFIXES = (*PARQUET_SUFFIXES, *JSON_LINES, *(suffix + compressed for suffix in JSON_LINES for compressed in COMPRESSED))
 
 
 def is_parquet(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Brakes of campaigns: the orders after which none of a campaign's entries is sent, and what a dispatcher knows of a trigger."""
+"""Brakes, the orders that stop the sending of a campaign's entries; and the facts that a dispatcher needs about a trigger."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,14 @@ WHY = {"pause": "is paused", "cancel": "is cancelled", "complete": "has ended"}
 
 
 class Brake(NamedTuple):
-    """The newest order that stops a campaign; `word` is its `do`, or `OFF` once the campaign goes on."""
+    """The newest order that stops a campaign. `word` is the order's `do`, or `OFF` once the campaign has been resumed."""
 
     seq: int
     word: str
 
     @property
     def is_on(self) -> bool:
-        """Whether nothing of the campaign may be sent."""
+        """Whether the campaign is stopped, so that none of its entries may be sent."""
         return self.word != OFF
 
     def to_wire(self) -> str:
@@ -28,7 +28,7 @@ class Brake(NamedTuple):
         """Parse the value in Redis.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the value is not a brake.
         """
         seq, _, word = value.decode().partition(" ")
         return cls(int(seq), word)
@@ -42,14 +42,17 @@ class Braking(NamedTuple):
 
 
 def braking_of(seq: int, command: Command) -> Braking | None:
-    """The brake that an order recorded as `seq` puts on; None for another order. No order alone takes a brake off."""
+    """Return the brake that an order recorded as `seq` sets; None if the order does not stop its campaign.
+
+    No order releases a brake by itself.
+    """
     if not isinstance(command, Pause | Cancel | Complete):
         return None
     return Braking(command.campaign, Brake(seq, str(command.__struct_config__.tag)))
 
 
 class EntryTrigger(NamedTuple):
-    """What all entries of a trigger share. `request_id` of a campaign's release is the campaign."""
+    """Facts about a trigger, which hold for all its entries. For a campaign's release, `request_id` is the campaign."""
 
     request_id: str
     data_id: str

@@ -19,7 +19,8 @@ CAMPAIGNER = "campaigner/"  # prefix of `by` in the campaigner's own decisions
 MAX_TARGETS = 50_000  # per record; a longer list is split into several records
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
-Retriable = Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"]  # how a target may have ended
+# Endings of a target's last attempt after which the target may be retried.
+Retriable = Literal["failed", "busy", "expired", "cancelled", "superseded", "silent", "rejected"]
 Number = Annotated[int, Meta(ge=0, le=MAX_SEQ)]  # no column holds a larger one
 Counts = dict[str, Number]
 
@@ -32,8 +33,8 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     why: str = ""
     if_version: Number | None = None  # optimistic lock: refused if the campaign has another version
     token: str | None = None
-    epoch: Number = 0  # of the campaigner that decided
-    seen: Number = 0  # the newest seq that the campaigner knew when it decided: its counts include what was recorded up to there
+    epoch: Number = 0  # of the campaigner that decided; 0: a person gave the order
+    seen: Number = 0  # the newest seq that the campaigner knew when it decided; its counts include all records up to this seq
 
     def __post_init__(self) -> None:
         if not is_id(self.campaign):
@@ -45,7 +46,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
     @property
     def person(self) -> str:
-        """Who ordered it, without the system that says so: `anna` of `airflow/anna`."""
+        """The name of the person without the name of the system that vouches for it: `anna` for `airflow/anna`."""
         return self.by.rpartition("/")[2]
 
 
@@ -68,22 +69,22 @@ class AddTargets(Order, tag="targets", frozen=True):
     """Add a part of the resolved target list."""
 
     targets: tuple[Target, ...] = ()
-    more: bool = False  # further parts follow: nobody can approve a list before its last part is on record
+    more: bool = False  # further parts follow; a list can be approved only after its last part was recorded
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= len(self.targets) <= MAX_TARGETS:
             raise ValueError(f"targets: must be 1 to {MAX_TARGETS} vehicles; send a longer list in several records")
-        bad = next((target.vin for target in self.targets if not is_vin(target.vin)), None)
-        if bad is not None:
-            raise ValueError(f"targets: {bad[:64]!r} is not a VIN; send {NAME_RULE}")
+        invalid = next((target.vin for target in self.targets if not is_vin(target.vin)), None)
+        if invalid is not None:
+            raise ValueError(f"targets: {invalid[:64]!r} is not a VIN; send {NAME_RULE}")
 
 
 class Approve(Order, tag="approve", frozen=True):
     """Approve the plan, or the gate of a wave."""
 
     wave: Number | None = None
-    plan_sha256: str = ""  # of the plan, or its amendment, that its author has seen; empty: whichever waits
+    plan_sha256: str = ""  # of the plan or amendment that the approver has read; empty: the one that waits for approval
 
 
 class Refuse(Order, tag="refuse", frozen=True):
@@ -117,14 +118,17 @@ class Pass(Order, tag="pass", frozen=True):
 
 
 class Amend(Order, tag="amend", frozen=True):
-    """Replace the plan. Where the new one allows more, it has effect only when people have approved it again."""
+    """Replace the plan. If the new plan allows more than the old one, it takes effect only after people have approved it."""
 
     plan: dict[str, Any] = {}
     tzdata: str = ""
 
 
 class Retry(Order, tag="retry", frozen=True):
-    """Let targets whose last attempt has ended in one of these ways wait again; their attempts are counted from here."""
+    """Make targets wait for a new release if their last attempt ended in one of these ways.
+
+    Their attempts are counted from zero.
+    """
 
     ended: tuple[Retriable, ...] = ("failed",)
 
@@ -135,7 +139,7 @@ class Retry(Order, tag="retry", frozen=True):
 
 
 class Silent(Order, tag="silent", frozen=True):
-    """Count vehicles that had acknowledged by `before_ms` (Unix ms) and have not answered as silent."""
+    """Count as silent the vehicles that acknowledged by `before_ms` (Unix milliseconds) and have not answered."""
 
     before_ms: Number = 0
 
@@ -148,10 +152,10 @@ class Pause(Order, tag="pause", frozen=True):
 
 
 class Resume(Order, tag="resume", frozen=True):
-    """Continue after a pause. The rules named in `accept` are accepted as tripped, and count from zero again."""
+    """Continue after a pause. `accept` names tripped rules whose result is accepted; these rules count from zero again."""
 
     accept: tuple[str, ...] = ()
-    ends: tuple[Number, ...] = ()  # seqs of the pauses that its author knew: another one stays in force; none: it ends all
+    ends: tuple[Number, ...] = ()  # seqs of the pauses to end; any other pause stays in force. Empty: end all pauses
 
 
 class Cancel(Order, tag="cancel", frozen=True):
@@ -169,14 +173,14 @@ class Complete(Order, tag="complete", frozen=True):
 
 
 class Note(Order, tag="note", frozen=True):
-    """A remark; with `rule`, the alert of a rule, which counts from zero again."""
+    """Record a remark. With `rule`, the remark is an alert of this rule, and the rule counts from zero again."""
 
     rule: str | None = None
     counts: Counts = {}
 
 
 class Fence(Order, tag="fence", frozen=True):
-    """A campaigner takes over with `epoch`: later decisions with a smaller epoch have no effect."""
+    """Make this campaigner take over with `epoch`: decisions with a smaller epoch that are recorded later have no effect."""
 
 
 Command = (

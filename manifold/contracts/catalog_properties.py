@@ -7,7 +7,7 @@ PyIceberg and Iceberg's Java side share most names: `token`, `credential`, `oaut
 import json
 from collections.abc import Iterator, Mapping
 
-# Properties that have their own setting; a second source would contradict it some day.
+# Properties that have a setting of their own. They are refused here, because two sources could contradict each other.
 DECIDED = {
     "name": "catalog_name",
     "type": "catalog_type",
@@ -18,22 +18,26 @@ DECIDED = {
 }
 SHAPE = 'must be a JSON object of texts, such as {"credential": "<id>:<secret>", "scope": "lake"}'
 SIGV4 = "rest.sigv4-enabled"
-# Timeouts in seconds for a PostgreSQL catalog: JDBC driver properties, after Iceberg's prefix `jdbc.`. Replies take milliseconds.
+# Timeouts in seconds for a PostgreSQL catalog: JDBC driver properties, with Iceberg's prefix `jdbc.`. A healthy
+# server replies within milliseconds.
 JDBC_CONNECT, JDBC_ANSWER = "jdbc.connectTimeout", "jdbc.socketTimeout"
 JDBC_DEFAULT_S = {JDBC_CONNECT: "10", JDBC_ANSWER: "60"}
 
 
 def normalised(value: object) -> str:
-    """Normalise the setting to a JSON object of strings; accepts JSON text, or a TOML table with nested dots. Empty: none.
+    """Return the setting as the text of a JSON object of strings; empty if it has no properties.
+
+    The setting is JSON text or a TOML table, whose nested tables become dotted names.
 
     Raises:
-        ValueError: it is neither, or a property has its own setting. The message contains no value, which may be a secret.
+        ValueError: `value` is neither of these, or a property has its own setting. The message contains no value, which may be a
+            secret.
     """
     if isinstance(value, str):
-        value = _object(value)
+        value = _parse_json(value)
     if not isinstance(value, Mapping):
         raise ValueError(SHAPE)
-    properties = dict(_flat(value))
+    properties = dict(_flattened(value))
     for name in properties:
         if name in DECIDED:
             raise ValueError(f"must not have {name}, which is the setting {DECIDED[name]}")
@@ -50,21 +54,22 @@ def signs(properties: Mapping[str, str]) -> bool:
     return properties.get(SIGV4, "").lower() == "true" or properties.get("rest.auth.type", "").lower() == "sigv4"
 
 
-def _object(text: str) -> object:
+def _parse_json(text: str) -> object:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
-        raise ValueError(SHAPE) from None  # the parser's own message has the text in it
+        raise ValueError(SHAPE) from None  # the parser's own error would show the text, which may contain a secret
 
 
-def _flat(table: Mapping[object, object], before: str = "") -> Iterator[tuple[str, str]]:
+def _flattened(table: Mapping[object, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted name and value of each property; the names begin with `prefix`."""
     for name, value in table.items():
         match value:
             case Mapping():
-                yield from _flat(value, f"{before}{name}.")
+                yield from _flattened(value, f"{prefix}{name}.")
             case bool():
-                yield f"{before}{name}", str(value).lower()
+                yield f"{prefix}{name}", str(value).lower()
             case str() | int() | float():
-                yield f"{before}{name}", str(value)
+                yield f"{prefix}{name}", str(value)
             case _:
-                raise ValueError(f"{SHAPE}; {before}{name} is none")
+                raise ValueError(f"{SHAPE}; {prefix}{name} is none")

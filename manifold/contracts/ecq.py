@@ -20,8 +20,8 @@ MAX_KEY_BYTES = 512
 MAX_KEY_LEVELS = 125  # EMQX limits topics to 128 levels; $ECQ/w/<client id>/ takes three
 # Control characters and Unicode noncharacters, which MQTT forbids or discourages in topics that are published to.
 # Mosquitto disconnects clients that use them.
-_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
-_NOT_IN_PER_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
+_NONCHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+_FORBIDDEN_IN_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NONCHARACTERS}]")
 ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # prefix of acknowledgement topics in the archive
 EARLIEST = "earliest"
 REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
@@ -29,7 +29,7 @@ REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A message with a key; it supersedes older ones with the same key."""
+    """A message with a key; it supersedes older messages with the same key."""
 
     client_id: Owner
     key: str
@@ -38,7 +38,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Redeliver the live messages from `first_seq` on; 0: all."""
+    """Redeliver the live messages whose seq is at least `first_seq`; 0: all."""
 
     client_id: Owner
     first_seq: int
@@ -47,8 +47,8 @@ class Rewind:
 class EcqAck(Struct, frozen=True, omit_defaults=True):
     """Record that a message of an exclusive compacted queue was acknowledged or skipped. Recording is idempotent.
 
-    `epoch` is the seq of the last rewind that the queue had seen, 0 if none: an acknowledgement does not apply to messages that a
-    later rewind brings back.
+    `epoch` is the seq of the last rewind that the queue had seen, or 0 if it had seen none. A later rewind makes the message
+    pending again, so this acknowledgement then no longer counts.
     """
 
     client_id: str
@@ -69,7 +69,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         return _ENCODE(self)
 
     def to_wire_prefix(self) -> bytes:
-        """Return the JSON without `epoch` and the closing brace: the queue knows its epoch, and appends it."""
+        """Return the JSON without `epoch` and the closing brace; the queue knows its epoch and appends both."""
         return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
 
     @classmethod
@@ -86,8 +86,8 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
         if not is_vin(record.client_id) or not 0 <= record.seq <= MAX_SEQ or not 0 <= record.epoch <= MAX_SEQ:
             raise ValueError("not an acknowledgement of a compacted queue: client_id, seq or epoch cannot be one")
         if not 0 <= record.acked_ms <= LATEST_MS:
-            says = f"acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
-            raise ValueError(f"not an acknowledgement of a compacted queue: {says}")
+            problem = f"acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
+            raise ValueError(f"not an acknowledgement of a compacted queue: {problem}")
         return record
 
 
@@ -107,7 +107,11 @@ def parse_ecq(topic: str, payload: bytes, *, max_data_bytes: int) -> Append | Re
 
 
 def rewind_target(word: str) -> int | None:
-    """Return the first seq to redeliver: 0, a seq, or the first seq at or after a time; None if `word` is invalid."""
+    """Return the first seq to redeliver; None if `word` is invalid.
+
+    `word` is `EARLIEST`, for which the result is 0; a seq; or a time, for which the result is the first seq at or after that
+    time.
+    """
     word = word.strip()
     if word == EARLIEST:
         return 0
@@ -149,7 +153,7 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
     if levels > MAX_KEY_LEVELS:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
-    if _NOT_IN_PER_KEY.search(key):
+    if _FORBIDDEN_IN_KEY.search(key):
         return Refused(
             f"key {shown(key)} contains +, #, a control character or a Unicode noncharacter; choose one that a topic may end in"
         )

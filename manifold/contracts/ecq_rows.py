@@ -1,7 +1,7 @@
 """Folds one client's `ecq_state` rows, in any order, into a state, and finds the rows that compaction may remove. Pure.
 
-The rule is that of `manifold.contracts.ecq_state.fold`; a test compares the two. Pipelines group the rows of tables by client
-and call this.
+The result is the same as that of `manifold.contracts.ecq_state.fold`; a test compares the two. Pipelines group the rows by client
+and call these functions for each client.
 """
 
 from bisect import bisect_right
@@ -22,8 +22,8 @@ class StateRow(NamedTuple):
     kind: str  # a `StateKind`
 
 
-_REWOUND, _POSITION, _ACKNOWLEDGED = range(3)  # their order within an epoch
-_IN_EPOCH = {
+_REWOUND, _POSITION, _ACKNOWLEDGED = range(3)  # ranks by which the rows of one epoch are sorted
+_RANK_OF_KIND = {
     StateKind.REWOUND.value: _REWOUND,
     StateKind.POSITION.value: _POSITION,
     StateKind.ACKNOWLEDGED.value: _ACKNOWLEDGED,
@@ -39,39 +39,43 @@ class RecordedState:
     def __init__(self, rows: Iterable[StateRow]) -> None:
         self.acked_seq: int | None = None  # the position; None: nothing acknowledged yet
         self.acked_at: datetime | None = None
-        self._acked_after: dict[int, int] = {}  # seq → number of rewinds before its last acknowledgement
+        self._acked_after: dict[int, int] = {}  # seq → number of rewinds that preceded its last acknowledgement
         self._expired: dict[int, datetime] = {}  # seq → time of expiry
-        known = set(rows)
-        firsts: dict[int, int] = {}  # rewind → first seq that it redelivers
-        for row in known:
+        distinct = set(rows)
+        first_redelivered: dict[int, int] = {}  # by the seq of the rewind
+        for row in distinct:
             if row.kind == StateKind.REWOUND:
-                firsts[row.epoch] = min(row.acked_seq + 1, firsts.get(row.epoch, row.acked_seq + 1))
+                first = row.acked_seq + 1
+                first_redelivered[row.epoch] = min(first, first_redelivered.get(row.epoch, first))
             elif row.kind == StateKind.EXPIRED:
                 self._expired[row.acked_seq] = min(row.acked_at, self._expired.get(row.acked_seq, row.acked_at))
-        self._rewinds = sorted(firsts)
-        for rewinds, kind, seq, at in sorted(map(self._in_order, known)):
-            if kind == _REWOUND:
+        self._rewinds = sorted(first_redelivered)
+        for rewinds, rank, seq, at in sorted(map(self._sort_key, distinct)):
+            if rank == _REWOUND:
                 if self.acked_seq is not None:
                     self.acked_seq = min(self.acked_seq, max(0, seq))
                 continue
-            if kind == _ACKNOWLEDGED:
+            if rank == _ACKNOWLEDGED:
                 self._acked_after[seq] = rewinds
-            if self.acked_seq is None or seq > self.acked_seq or (kind == _POSITION and seq == self.acked_seq):
+            if self.acked_seq is None or seq > self.acked_seq or (rank == _POSITION and seq == self.acked_seq):
                 self.acked_seq, self.acked_at = seq, at
-        self._undone_from = [firsts[rewind] for rewind in self._rewinds]  # smallest seq undone by this or any later rewind
-        for place in range(len(self._undone_from) - 2, -1, -1):
-            self._undone_from[place] = min(self._undone_from[place], self._undone_from[place + 1])
+        # By index of the rewind: the smallest seq that this rewind or any later one redelivers.
+        self._undone_from = [first_redelivered[rewind] for rewind in self._rewinds]
+        for index in range(len(self._undone_from) - 2, -1, -1):
+            self._undone_from[index] = min(self._undone_from[index], self._undone_from[index + 1])
 
-    def _in_order(self, row: StateRow) -> tuple[int, int, int, datetime]:
-        """Return the sort key: number of preceding rewinds; after each rewind, the rewind itself, then positions, then the rest.
+    def _sort_key(self, row: StateRow) -> tuple[int, int, int, datetime]:
+        """Return the sort key: number of rewinds up to the row's epoch, rank of its kind, seq, and time.
 
-        Not the epoch: of two rows with an unknown rewind, compaction would keep another one than of two rows in one epoch.
+        Within an epoch, the rewind comes first, then positions, then acknowledgements and expiries. The key has the number of
+        rewinds instead of the epoch, because rows may have different epochs although no known rewind lies between these epochs.
         """
-        kind, epoch = _IN_EPOCH[row.kind], row.epoch
-        # For positions too: the rows they replace were acknowledged, or rewound to by a rewind with a greater seq.
-        if kind != _REWOUND:
+        rank, epoch = _RANK_OF_KIND[row.kind], row.epoch
+        # This holds for a position, too: it replaces rows whose seq was acknowledged, or was reached by a rewind with a greater
+        # seq.
+        if rank != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
-        return bisect_right(self._rewinds, epoch), kind, row.acked_seq, row.acked_at
+        return bisect_right(self._rewinds, epoch), rank, row.acked_seq, row.acked_at
 
     @property
     def epoch(self) -> int:
@@ -79,15 +83,15 @@ class RecordedState:
         return self._rewinds[-1] if self._rewinds else 0
 
     def expired_at(self, seq: int) -> datetime | None:
-        """Return when the message expired, UTC; None: it did not. An expired message is never pending again."""
+        """Return when the message expired (UTC); None if it did not expire. An expired message is never pending again."""
         return self._expired.get(seq)
 
     def is_acknowledged(self, seq: int) -> bool:
-        """Whether the message counts as acknowledged. One that expired before its acknowledgement arrived does not."""
-        later = self._acked_after.get(seq)
-        if later is None or seq in self._expired:
+        """Whether the message counts as acknowledged: no later rewind redelivers it, and it did not expire."""
+        rewinds = self._acked_after.get(seq)  # also the index of the first later rewind
+        if rewinds is None or seq in self._expired:
             return False
-        return later == len(self._rewinds) or seq < self._undone_from[later]
+        return rewinds == len(self._rewinds) or seq < self._undone_from[rewinds]
 
 
 class Compaction(NamedTuple):
@@ -98,37 +102,39 @@ class Compaction(NamedTuple):
 
 
 def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before: datetime) -> Compaction:
-    """Compact the rows to fewer ones with the same result, now and after any later record.
+    """Replace rows by fewer rows that fold to the same state, now and after any later record.
 
-    `live` are the seqs of the client's live messages. Rows younger than `settled_before` are kept: rewinds, so that a late
-    acknowledgement of an earlier epoch does not count; acknowledgements, because their message may arrive late. Of older rows it
-    keeps effective acknowledgements of live messages, the first expiry of each live message, the position, and the last rewind,
-    which sets the epoch; without live messages there is nothing to rewind, and it is dropped. The last rewind also stands for
-    earlier ones that moved the position back before an expired message.
+    `live` are the seqs of the client's live messages. Rows with `acked_at` at or after `settled_before` are kept: a late
+    acknowledgement of an earlier epoch must not count, so rewinds are needed; and a message may arrive after its acknowledgement.
+
+    Of the older rows, compaction keeps the acknowledgements of live messages that count, the first expiry of each live message,
+    and the last rewind, which sets the epoch. Without live messages there is nothing to redeliver, and the rewind is dropped,
+    too. If the kept rows do not give the position, a row for the position is added, or the last rewind is changed to move the
+    position as far back as the dropped rewinds did.
     """
     old = {row for row in rows if row.acked_at < settled_before}
-    came_to = RecordedState(old)
-    acked: dict[int, StateRow] = {}
+    state = RecordedState(old)
+    ended: dict[int, StateRow] = {}  # by seq: the acknowledgement or expiry to keep
     kept: set[StateRow] = set()
     for row in sorted(old, key=lambda row: (row.epoch, row.acked_seq, row.acked_at)):
         if row.kind == StateKind.REWOUND:
-            if live and row.epoch == came_to.epoch and not kept:
+            if live and row.epoch == state.epoch and not kept:
                 kept.add(row)
         elif row.acked_seq not in live:
             continue
-        elif row.kind == StateKind.EXPIRED and row.acked_at == came_to.expired_at(row.acked_seq):
-            acked.setdefault(row.acked_seq, row)
-        elif row.kind == StateKind.ACKNOWLEDGED and came_to.is_acknowledged(row.acked_seq):
-            known = acked.get(row.acked_seq)
-            if known is None or known.epoch < row.epoch:
-                acked[row.acked_seq] = row
-    kept.update(acked.values())
-    if came_to.acked_seq is not None and came_to.acked_at is not None:
-        if (RecordedState(kept).acked_seq or 0) > came_to.acked_seq:
-            # An expiry stays, the rewind that moved the position back before it does not: the last one moves it back that far.
-            kept = {row._replace(acked_seq=came_to.acked_seq) if row.kind == StateKind.REWOUND else row for row in kept}
-        now = RecordedState(kept)
-        if (now.acked_seq, now.acked_at) != (came_to.acked_seq, came_to.acked_at):
-            last = max(row.epoch for row in old)
-            kept.add(StateRow(came_to.acked_seq, came_to.acked_at, last, StateKind.POSITION.value))
+        elif row.kind == StateKind.EXPIRED and row.acked_at == state.expired_at(row.acked_seq):
+            ended.setdefault(row.acked_seq, row)
+        elif row.kind == StateKind.ACKNOWLEDGED and state.is_acknowledged(row.acked_seq):
+            earlier = ended.get(row.acked_seq)
+            if earlier is None or earlier.epoch < row.epoch:
+                ended[row.acked_seq] = row
+    kept.update(ended.values())
+    if state.acked_seq is not None and state.acked_at is not None:
+        if (RecordedState(kept).acked_seq or 0) > state.acked_seq:
+            # An expiry was kept, but not the rewind that moved the position back before it. Let the last rewind move it that far.
+            kept = {row._replace(acked_seq=state.acked_seq) if row.kind == StateKind.REWOUND else row for row in kept}
+        compacted = RecordedState(kept)
+        if (compacted.acked_seq, compacted.acked_at) != (state.acked_seq, state.acked_at):
+            last_epoch = max(row.epoch for row in old)
+            kept.add(StateRow(state.acked_seq, state.acked_at, last_epoch, StateKind.POSITION.value))
     return Compaction(sorted(old - kept), sorted(kept - old))

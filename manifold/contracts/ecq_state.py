@@ -16,13 +16,13 @@ class QueueState(NamedTuple):
 
 
 def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
-    """Return the epoch in which an acknowledgement of `seq` counts, if it was recorded with `epoch`; `rewinds` are sorted.
+    """Return the epoch in which an acknowledgement of `seq` counts that was recorded with `epoch`. `rewinds` are sorted.
 
-    A message written after a rewind cannot have been acknowledged before it, so a queue in Redis need not remember the epoch of a
-    client without live messages.
+    A message written after a rewind cannot have been acknowledged before this rewind, so the epoch is at least the last rewind
+    before `seq`. That is why a queue in Redis need not remember the epoch of a client without live messages.
     """
-    before = bisect_left(rewinds, seq)
-    return max(epoch, rewinds[before - 1]) if before else epoch
+    earlier_rewinds = bisect_left(rewinds, seq)
+    return max(epoch, rewinds[earlier_rewinds - 1]) if earlier_rewinds else epoch
 
 
 def fold(
@@ -38,18 +38,20 @@ def fold(
     live: dict[str, int] = {}
     for seq, key in appends:
         live[key] = max(seq, live.get(key, 0))
-    moved = sorted(set(rewinds))
-    ended, seqs = set(expiries), [rewind for rewind, _ in moved]
-    expired = {seq for seq, _ in ended}
-    settled = {(seq, epoch_of(seq, epoch, seqs)) for seq, epoch in {*acks, *ended}}
-    acknowledged = {seq for seq, epoch in settled if not any(rewind > epoch and first <= seq for rewind, first in moved)}
+    sorted_rewinds = sorted(set(rewinds))
+    rewind_seqs = [rewind for rewind, _ in sorted_rewinds]
+    distinct_expiries = set(expiries)
+    expired = {seq for seq, _ in distinct_expiries}
+    settled = {(seq, epoch_of(seq, epoch, rewind_seqs)) for seq, epoch in {*acks, *distinct_expiries}}
+    acknowledged = {seq for seq, epoch in settled if not any(rewind > epoch and first <= seq for rewind, first in sorted_rewinds)}
+    # Within an epoch, the rewind that began it (False) sorts before the acknowledgements and expiries (True).
+    moves = [(rewind, False, first - 1) for rewind, first in sorted_rewinds]
+    moves += [(epoch, True, seq) for seq, epoch in settled]
     position: int | None = None
-    for _, is_ack, seq in sorted(
-        [(rewind, 0, first - 1) for rewind, first in moved] + [(epoch, 1, seq) for seq, epoch in settled]
-    ):
-        if is_ack:
+    for _, is_forward, seq in sorted(moves):
+        if is_forward:
             position = seq if position is None else max(position, seq)
         elif position is not None:
             position = max(0, min(position, seq))
-    newest = frozenset(live.values())
-    return QueueState(live, newest & (acknowledged - expired), max(seqs, default=0), position, newest & expired)
+    live_seqs = frozenset(live.values())
+    return QueueState(live, live_seqs & (acknowledged - expired), max(rewind_seqs, default=0), position, live_seqs & expired)

@@ -30,7 +30,10 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 def inline_encoding(headers: Mapping[str, str], otherwise: str) -> str:
-    """Return the encoding of inline `data`; `otherwise`, if no recorder wrote the headers."""
+    """Return the encoding of inline `data`.
+
+    The header states the encoding. Without it, the encoding is base64 if a recorder wrote any other header, and else `otherwise`.
+    """
     if INLINE in headers:
         return headers[INLINE]
     return "base64" if any(name.startswith(SERVICE_PREFIX) for name in headers) else otherwise
@@ -65,7 +68,10 @@ class Envelope:
 
     @property
     def duplicate_of(self) -> int | None:
-        """The seq of the trigger that this one repeats, or None; 0 if a foreign archive has an invalid seq."""
+        """The seq of the trigger that this trigger repeats.
+
+        None if it repeats none; 0 if the header is invalid (foreign archives).
+        """
         seq = self.headers.get(DUPLICATE_OF)
         try:
             return None if seq is None else int(seq)
@@ -87,7 +93,7 @@ def hour_folder(stream: Stream, instant: datetime) -> str:
 
 def to_arrow(envelopes: Iterable[Envelope]) -> pa.Table:
     """Return the rows of a segment in the given order; pass envelopes in seq order."""
-    rows = list(envelopes)  # built column by column: row by row takes three times as long
+    rows = list(envelopes)  # the table is built by columns, because building it by rows takes three times as long
     columns: list[list[Any]] = [
         [e.seq for e in rows],
         [e.received_at for e in rows],

@@ -6,7 +6,7 @@ class ManifoldError(Exception):
 
 
 class Retryable(ManifoldError):
-    """Nothing happened; retrying later is safe."""
+    """The operation did not happen; retrying later is safe."""
 
 
 class Permanent(ManifoldError):
@@ -14,7 +14,7 @@ class Permanent(ManifoldError):
 
 
 class OutcomeUnknown(ManifoldError):
-    """It may have happened; check before retrying."""
+    """The operation may have happened or not; check before retrying."""
 
 
 class SettingsError(Permanent):
@@ -22,5 +22,5 @@ class SettingsError(Permanent):
 
 
 def message_of(exc: BaseException) -> str:
-    """Return the message of an error that a library raised; some have none, such as a timeout."""
+    """Return the text of an error that a library raised; for an error without text, such as a timeout, return a substitute."""
     return str(exc) or ("no answer" if isinstance(exc, TimeoutError) else type(exc).__name__)

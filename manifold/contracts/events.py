@@ -108,12 +108,14 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
             case BrokerEvent.CONNECTED:
-                began, clean, limit = int(fields["connected_at"]), bool(fields["clean_start"]), fields.get("max_packet_size")
-                return Connected(owner, began, clean, int(fields["expiry_interval"]), limit if isinstance(limit, int) else None)
+                connected_at, clean_start = int(fields["connected_at"]), bool(fields["clean_start"])
+                expiry_s, size = int(fields["expiry_interval"]), fields.get("max_packet_size")
+                return Connected(owner, connected_at, clean_start, expiry_s, size if isinstance(size, int) else None)
             case BrokerEvent.DISCONNECTED:
                 expiry = (fields.get("disconn_props") or {}).get("Session-Expiry-Interval")
-                connected_at, gone_at = int(fields["connected_at"]), int(fields["disconnected_at"])
-                return Disconnected(owner, gone_at, connected_at, None if expiry is None else int(expiry), str(fields["reason"]))
+                connected_at, disconnected_at = int(fields["connected_at"]), int(fields["disconnected_at"])
+                stated_expiry_s = None if expiry is None else int(expiry)
+                return Disconnected(owner, disconnected_at, connected_at, stated_expiry_s, str(fields["reason"]))
             case BrokerEvent.SUBSCRIBED | BrokerEvent.UNSUBSCRIBED:
                 on, qos = name is BrokerEvent.SUBSCRIBED, int(fields.get("qos", 1))
                 return Subscribed(owner, at_ms, str(fields["topic"]), on, qos)
@@ -128,7 +130,8 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
 
 
 def _acked(owner: Owner, fields: _AckedFields) -> Acked:
-    published, text = fields.publish_received_at, fields.puback_props and fields.puback_props.reason
+    published = fields.publish_received_at
+    text = fields.puback_props and fields.puback_props.reason
     return Acked(
         owner,
         fields.timestamp,

@@ -19,16 +19,19 @@ RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the br
 REVOKED_VEHICLES = "revoked"  # hash VIN → Unix seconds until which EMQX bans it
 POPULATE_LOCK = "lock:populate"  # lock of the process that compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which every pending entry was offered to the queues
-REBUILT_UP_TO = "queues:taken"  # hash node → seq: how far the lake had each recorder when the queues were last rebuilt from it
-ECQ_POPULATED = "populated:"  # + table: as POPULATED, for index and state of compacted queues
+# Hash node → seq: up to which seq the lake contained each recorder's messages when the queues were last rebuilt from the lake.
+REBUILT_UP_TO = "queues:taken"
+ECQ_POPULATED = "populated:"  # prefix, followed by a table: like POPULATED, for index and state of compacted queues
 BRAKES = "brakes"  # hash campaign → `<seq> <order>`: whether its entries may be sent
-BRAKES_VERSION = "{brakes}:version"  # string: changes with each change of BRAKES, and is missing while they are not loaded
+BRAKES_VERSION = "{brakes}:version"  # string: changes with each change of BRAKES; missing while BRAKES is not loaded
 WINDOWS = "windows"  # sorted set seq → Unix ms at which the time window of this trigger's vehicles ends
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # prefix of every key of an owner
 OWNER_KEYS, ECQ_KEYS = 7, 8  # lengths of `owner_keys` and `ecq_keys`
-_MARK = "\x01"  # inserted before an owner that begins with `}`, whose keys would span several slots; no name contains it
+# Inserted before an owner that begins with `}`, because its hash tag would be empty and its keys would lie in different slots.
+# No name contains this character.
+_MARK = "\x01"
 _SLOTS, _PARTS = 16384, 64  # cluster slots, and the number of slot ranges that have a marker each
 
 
@@ -40,8 +43,8 @@ def loaded_marks(*, of_cluster: bool) -> list[str]:
 def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     """Return the watermark keys `handed:<node>`; in a cluster, also one per slot range, in the order of `loaded_marks`.
 
-    Each holds `<load_id> <seq>`: the queues, loaded when `LOADED` says so, contain everything of this recorder up to `seq`.
-    The watermark is written after the entries, so a Redis that lost its newest writes has lost the watermark too.
+    Each watermark is `<load_id> <seq>`: the queues of this load (the value of `LOADED`) contain all messages of this recorder up
+    to `seq`. The watermark is written after the entries, so if Redis loses its newest writes, it loses the watermark, too.
     """
     return _per_slot_part(f"handed:{node}", of_cluster)
 
@@ -76,8 +79,9 @@ pending = _of_owner("pending")  # sorted set seq → seq: unacknowledged entries
 parked = _of_owner("parked")  # sorted set seq → seq: pending entries whose data has not arrived
 # Hash seq, published_at, attempts, deadline, send_by (Redis clock): the entry awaiting the vehicle's acknowledgement.
 inflight = _of_owner("inflight")
-# Hash connected, since, expiry, heard, subscribed (when it was seen, or `no`): the known connection state. It expires; marked
-# `passing` if no entry waited for the owner when it was seen, because anybody may connect under any name.
+# Hash with the known connection state: connected, since, expiry, heard, and subscribed (when the subscription was seen, or `no`).
+# The hash expires. It has the field `passing` if no entry waited for the owner when the owner was seen, because anybody may
+# connect under any name.
 presence = _of_owner("presence")
 compaction = _of_owner("keys")  # hash compaction key → seq; exists only if compaction is on
 attempts = _of_owner("attempts")  # hash seq → attempts, for entries that were published and released again
@@ -93,7 +97,7 @@ def owner_keys(owner: Owner | str) -> list[str]:
 
 
 def taken_field(node: int, *, of_ecq: bool = False) -> str:
-    """Return a recorder's field in REBUILT_UP_TO, for its triggers or for its ECQ stream."""
+    """Return a recorder's field in REBUILT_UP_TO: for its triggers, or with `of_ecq` for its ECQ stream."""
     return f"ecq/{node}" if of_ecq else str(node)
 
 
@@ -114,12 +118,12 @@ def ecq_keys(owner: Owner | str) -> list[str]:
 
 
 def trigger(seq: int) -> str:
-    """Hash request_id, data_id of one trigger, and campaign, until of a release; expires with the retention."""
+    """Hash with request_id and data_id of a trigger; for a release, also campaign and until. Expires with the retention."""
     return f"t:{seq}"
 
 
 def releases(campaign: str) -> str:
-    """Sorted set seq → seq: the triggers of a campaign that may have entries; expires with the retention of the newest."""
+    """Sorted set seq → seq: the triggers of a campaign that may have entries; expires with the newest trigger's retention."""
     return f"releases:{campaign}"
 
 
@@ -139,7 +143,7 @@ def dedupe(digest: str) -> str:
 
 
 def recorders(node: int | str) -> str:
-    """Hash place → claim as JSON: the processes that claim this node's seqs, or to be the campaigner."""
+    """Hash place → claim as JSON: the processes that claim this node number, or that claim to be the campaigner."""
     return f"recorders:{node}"
 
 
@@ -156,7 +160,8 @@ def shard_of(owner: Owner | str, shards: int) -> int:
 def wake(shard: int) -> str:
     """Stream of owners with new entries, many per record; the dispatchers read it as a consumer group.
 
-    All shards share one cluster slot, so that one call can wait for all of them: records are few, and each names many owners.
+    All shards share one cluster slot, so that one call can wait for all of them. One slot suffices, because records are few and
+    each names many owners.
     """
     return f"{{wake}}:{shard}"
 

@@ -1,6 +1,6 @@
 """OpenLineage names of a run: its id, and the parent run as one line of text.
 
-Computed like in OpenLineage's client and Airflow's provider, so that all their events belong to one run.
+OpenLineage's client and Airflow's provider compute the same ids, so that their events and Manifold's belong to one run.
 """
 
 import hashlib

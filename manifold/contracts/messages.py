@@ -15,13 +15,14 @@ from manifold.contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, 
 
 NAME_RULE = "printable ASCII characters without space, + # /"
 SHOWN = 60  # characters of a bad value quoted in a reason
-# Lists and objects allowed in a trigger, which needs two. Without a limit the maximum depth depends on the parser's stack, so
-# that door and lake could disagree, and a hundred megabytes of brackets take a minute and gigabytes of memory.
+# Lists and objects allowed in a trigger, which needs two. Without this limit, the maximum depth would depend on the parser's
+# stack, so the recorder and the lake could disagree; and a hundred megabytes of brackets would take a minute and gigabytes of
+# memory.
 MAX_PARTS = 100
 MAX_NUMBER = (1 << 53) - 1  # of campaigns' messages: the largest integer that every JSON parser represents exactly
 LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 
-# A string without an end reaches to the end of the text: were it no match, each of its quotes would be tried as a beginning.
+# The closing quote is optional: if a string without an end did not match, the search would start again at each of its characters.
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]', re.DOTALL)
 
 
@@ -103,7 +104,7 @@ def trigger_digest(ids: Iterable[str], request_id: str, data_id: str, step: int 
         digest.update(part.encode())
         digest.update(b"\n")  # no name contains a newline
     if step is not None:
-        digest.update(f" {step}\n".encode())  # nor a space
+        digest.update(f" {step}\n".encode())  # no name contains a space
     return digest.hexdigest()
 
 
@@ -121,8 +122,8 @@ def parse_trigger(
 ) -> Trigger | Refused:
     """Parse a trigger, all or nothing: one bad VIN refuses it. A VIN listed twice counts once.
 
-    `inline` is the encoding of `data`: base64, or text for literal content. `is_release`: it came on the topic of campaigns'
-    releases. Elsewhere, a field `campaign` is an unrelated field of the platform's, and ignored.
+    `inline` is the encoding of the field `data`: base64, or text for literal content. `is_release`: the message arrived on the
+    topic of campaigns' releases. On any other topic, a field `campaign` has nothing to do with Manifold and is ignored.
     """
     try:
         text = payload.decode("utf-8-sig")
@@ -162,23 +163,24 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
         return Refused("ids is empty; name at least one VIN")
     if not are_vins(ids):
         return _first_bad_id(ids)
-    once = dict.fromkeys(ids)
-    if len(once) > max_ids:
-        return Refused(f"ids has {len(once)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
-    return tuple(once)
+    distinct = dict.fromkeys(ids)
+    if len(distinct) > max_ids:
+        return Refused(f"ids has {len(distinct)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
+    return tuple(distinct)
 
 
 def _first_bad_id(ids: list[Any]) -> Refused:
-    place, vin = next((place, vin) for place, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
+    index, vin = next((index, vin) for index, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
     if not isinstance(vin, str):
-        return Refused(f"ids[{place}] is a {_kind(vin)} ({shown(vin)}); each VIN is a string")
-    return Refused(f"ids[{place}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+        return Refused(f"ids[{index}] is a {_kind(vin)} ({shown(vin)}); each VIN is a string")
+    return Refused(f"ids[{index}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
 
 
 def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
     value = fields.get(name)
     if value is None:
-        return Refused(f"{name} is missing" + ("; name the data, or send it inline as data" if name == "data_id" else ""))
+        remedy = "; name the data, or send it inline as data" if name == "data_id" else ""
+        return Refused(f"{name} is missing{remedy}")
     if not isinstance(value, str):
         return Refused(f"{name} is a {_kind(value)} ({shown(value)}); it must be a string")
     if not is_id(value):
@@ -191,14 +193,14 @@ def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused:
     if not isinstance(campaign, dict):
         return Refused(f"campaign is a {_kind(campaign)}; a release has an object with wave, step and until")
     numbers: list[int | None] = []
-    for name, least, most in (("wave", 0, MAX_NUMBER), ("step", 1, MAX_NUMBER), ("until", 0, LATEST_MS)):
+    for name, minimum, maximum in (("wave", 0, MAX_NUMBER), ("step", 1, MAX_NUMBER), ("until", 0, LATEST_MS)):
         value = campaign.get(name)
         if value is None and name == "until":
             numbers.append(None)
-        elif isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        elif isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             numbers.append(value)
         else:
-            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {least} to {most}")
+            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {minimum} to {maximum}")
     wave, step, until_ms = numbers
     assert wave is not None
     assert step is not None
@@ -221,11 +223,11 @@ def _parse_inline(
     if len(data) > max_data_bytes:
         return Refused(f"data of {len(data)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     data_id = sha1_hex(data)
-    named = fields.get("data_id")
-    if named is not None and not isinstance(named, str):
-        return Refused(f"data_id is a {_kind(named)} ({shown(named)}); leave it out of the inline form")
-    if named is not None and named != data_id:
-        return Refused(f"data_id {shown(named)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
+    stated = fields.get("data_id")
+    if stated is not None and not isinstance(stated, str):
+        return Refused(f"data_id is a {_kind(stated)} ({shown(stated)}); leave it out of the inline form")
+    if stated is not None and stated != data_id:
+        return Refused(f"data_id {shown(stated)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
     return Trigger(ids, request_id, DataId(data_id), data)
 
 
@@ -244,7 +246,9 @@ def shown(value: object) -> str:
 
 
 def _has_too_many_parts(text: str) -> bool:
+    """Whether the text has more than `MAX_PARTS` opening brackets and braces outside of strings."""
     if text.count("[") + text.count("{") <= MAX_PARTS:
         return False
-    brackets = (found for found in _STRING_OR_BRACKET.finditer(text) if text[found.start()] != '"')
-    return next(islice(brackets, MAX_PARTS, None), None) is not None
+    brackets = (match for match in _STRING_OR_BRACKET.finditer(text) if text[match.start()] != '"')
+    first_excess = next(islice(brackets, MAX_PARTS, None), None)
+    return first_excess is not None

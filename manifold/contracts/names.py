@@ -30,9 +30,9 @@ def is_vin(text: str) -> bool:
 
 
 def are_vins(texts: Sequence[object]) -> bool:
-    """Whether all `texts` may be VINs. For a million, one joined check is ten times faster than single ones."""
+    """Whether all `texts` may be VINs. Joins them into one text: for a million VINs, one match is ten times faster than many."""
     try:
-        lines = "\n".join([*texts, ""])  # type: ignore[list-item]  # join raises TypeError for other types
+        lines = "\n".join([*texts, ""])  # type: ignore[list-item]  # raises TypeError if a value is not a string
     except TypeError:
         return False
     return lines.count("\n") == len(texts) and _VIN_LINES.fullmatch(lines) is not None

@@ -10,8 +10,8 @@ from manifold.contracts.messages import LATEST_MS, shown
 from manifold.contracts.names import is_vin
 from manifold.contracts.seq import MAX_SEQ
 
-MAX_ATTEMPTS = (1 << 31) - 1  # that a column holds
-SHOWN = 200  # characters of what is wrong with a record
+MAX_ATTEMPTS = (1 << 31) - 1  # the largest number that the column `attempts` holds
+SHOWN = 200  # characters of a parser's error in the message about an invalid record
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -62,14 +62,19 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         return _ENCODE(self)
 
     def to_wire_prefix(self) -> bytes:
-        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace: the queues know both, and append them."""
+        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace; the queues append these fields."""
         record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
         return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
 
     def joined(self, before: "OutcomeRecord | None") -> "OutcomeRecord":
-        """Which of two records of one entry counts; `before` was recorded first."""
-        is_late = before is not None and before.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
-        return self if before is None or is_late else before
+        """Return which of two records of an entry counts: this one, or `before`, which was recorded earlier.
+
+        `before` is None if this is the first record of the entry.
+        """
+        if before is None:
+            return self
+        is_late_delivery = before.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
+        return self if is_late_delivery else before
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
@@ -84,22 +89,24 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
             record = cls(fields["vin"], fields["seq"], Outcome(fields["outcome"]), fields["ended_ms"], **optional)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"not an outcome record: {exc!r:.{SHOWN}}") from exc
-        if wrong := _wrong_value(record):
-            raise ValueError(f"not an outcome record: {wrong}")
+        if problem := _problem_of(record):
+            raise ValueError(f"not an outcome record: {problem}")
         return record
 
 
-def _wrong_value(record: OutcomeRecord) -> str | None:
-    """Return what is wrong with the first field that no column can hold, such as a number that is too large; None if none is."""
+def _problem_of(record: OutcomeRecord) -> str | None:
+    """Return what is wrong with the first field whose value does not fit its column; None if all fields fit."""
     if not isinstance(record.vin, str) or not is_vin(record.vin):
         return f"vin {shown(record.vin)} cannot be one"
-    for name, most, optional in (
+    for name, maximum, is_optional in (
         ("seq", MAX_SEQ, False),
         ("ended_ms", LATEST_MS, False),
         ("dispatched_ms", LATEST_MS, True),
         ("attempts", MAX_ATTEMPTS, True),
     ):
         value = getattr(record, name)
-        if (value is not None or not optional) and not (type(value) is int and 0 <= value <= most):
-            return f"{name} {shown(value)} must be a whole number from 0 to {most}"
+        if value is None and is_optional:
+            continue
+        if type(value) is not int or not 0 <= value <= maximum:
+            return f"{name} {shown(value)} must be a whole number from 0 to {maximum}"
     return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"

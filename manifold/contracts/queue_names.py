@@ -33,7 +33,7 @@ def ecq_queue(owner: Owner | str) -> QueueName:
 
 def is_ecq(queue: QueueName) -> bool:
     """Whether the name is that of an exclusive compacted queue."""
-    return queue[:4] == _ECQ  # a third of the cost of startswith, and this runs for each verb
+    return queue[:4] == _ECQ  # costs a third of `startswith`, and this function runs for each verb
 
 
 def owner_of_queue(queue: QueueName) -> Owner:

@@ -1,7 +1,7 @@
-"""Who may publish and subscribe to what: the rules of infra/emqx/acl.conf as applied by the sandbox's event tap. Pure.
+"""The rules of infra/emqx/acl.conf about publishing and subscribing, as the sandbox's event tap applies them. Pure.
 
-A test compares the two: change both together. As on EMQX, the first matching rule decides, and the words of a requested filter
-are compared literally.
+A test compares these rules with that file, so change both together. As on EMQX, the first matching rule decides, and the levels
+of a requested filter are compared literally.
 """
 
 import re
@@ -15,7 +15,7 @@ from manifold.contracts.names import SERVICE_PREFIX, is_service
 PUBLISHER_PREFIX = f"{SERVICE_PREFIX}pub-"  # prefix of platform publishers' user names
 LISTENER = f"{SERVICE_PREFIX}listener"  # user name of platform systems that only subscribe
 
-_NOBODY = re.compile(r"[+#/]|^[wr]$")  # client ids that would match other clients' topics
+_FORBIDDEN_CLIENT_ID = re.compile(r"[+#/]|^[wr]$")  # such ids would match other clients' topics
 
 
 class Action(StrEnum):
@@ -42,12 +42,12 @@ class Rights:
 
     def allows(self, client_id: str, username: str, action: Action, topic: str) -> bool:
         """Whether the client may publish to `topic`, or subscribe to it as a filter."""
-        if _NOBODY.search(client_id):
+        if _FORBIDDEN_CLIENT_ID.search(client_id):
             return False
-        asked = topics.without_group(topic).split("/")
-        for allowed, of, filters in self._rights_of(client_id, username):
-            if of is action and any(_covers(it.split("/"), asked) for it in filters):
-                return allowed
+        levels = topics.without_group(topic).split("/")
+        for is_allowed, right_action, filters in self._rights_of(client_id, username):
+            if right_action is action and any(_covers(topic_filter.split("/"), levels) for topic_filter in filters):
+                return is_allowed
         return False
 
     def _rights_of(self, client_id: str, username: str) -> Iterator[_Right]:
@@ -56,7 +56,7 @@ class Rights:
             yield from self._of_vehicle(client_id)
 
     def _of_user(self, username: str) -> Iterator[_Right]:
-        """Yield the rights that come with a user name; a vehicle's come with its client id."""
+        """Yield the rights of a user name. The rights of a vehicle depend on its client id instead, see `_of_vehicle`."""
         ecq_in = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
         if username.startswith(PUBLISHER_PREFIX) or username == self.publisher:
             batches = (topics.data_topic("+"), *topics.TRIGGER_TOPICS)
@@ -85,10 +85,11 @@ class Rights:
         yield True, Action.PUBLISH, (*signs, f"{self.topic_prefix}/{client_id}/proxy/response/#")
 
 
-def _covers(wanted: list[str], asked: list[str]) -> bool:
-    for place, word in enumerate(wanted):
-        if word == "#":
+def _covers(filter_levels: list[str], levels: list[str]) -> bool:
+    """Whether the filter of a rule covers a topic or a requested filter."""
+    for index, filter_level in enumerate(filter_levels):
+        if filter_level == "#":
             return True
-        if place >= len(asked) or word not in ("+", asked[place]):
+        if index >= len(levels) or filter_level not in ("+", levels[index]):
             return False
-    return len(wanted) == len(asked)
+    return len(filter_levels) == len(levels)

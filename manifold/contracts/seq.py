@@ -55,18 +55,19 @@ def first_seq_at(instant: datetime) -> int:
     """
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone; pass an aware datetime, for example with tzinfo=UTC")
-    return max(0, -(-(instant - EPOCH) // timedelta(milliseconds=1))) << TIME_SHIFT
+    rounded_up_ms = -(-(instant - EPOCH) // timedelta(milliseconds=1))
+    return max(0, rounded_up_ms) << TIME_SHIFT
 
 
 class SeqSource:
     """Issues strictly increasing seqs, even if the clock stalls or steps back.
 
-    While the clock stalls or has stepped back, the counter continues in the last millisecond; when it is exhausted, the source
-    borrows the next millisecond without waiting: the clock catches up. `after` is the last seq known to be issued by this node
-    (from its journal and archive), so that a restart with a clock in the past cannot repeat one.
+    While the clock stalls or has stepped back, the counter continues in the last millisecond. When the counter is exhausted, the
+    source uses the next millisecond without waiting for the clock, which catches up. `after` is the last seq known to be issued
+    by this node (from its journal and archive), so that a restart with a clock in the past cannot repeat a seq.
 
-    `until_ms` is the last millisecond for which this source may issue seqs; a clock beyond it counts as stalled. A process that
-    holds the node by a lease extends it with the lease.
+    `until_ms` is the last millisecond for which this source may issue seqs; a clock beyond `until_ms` counts as stalled. A
+    process that holds the node number by a lease extends `until_ms` whenever it renews the lease.
     """
 
     def __init__(self, node: int, *, after: int = 0, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
@@ -85,7 +86,7 @@ class SeqSource:
 
     @property
     def at_ms(self) -> int:
-        """The millisecond of the last seq; initially that of `after`, plus one."""
+        """The millisecond of the last seq; before the first seq, the millisecond of `after` plus one."""
         return self._ms
 
     def next(self) -> int:

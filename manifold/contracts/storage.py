@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class S3:
-    """An S3-compatible store. Empty fields: AWS itself, and its default credential chain (role, profile, variables)."""
+    """An S3-compatible store. Empty fields mean AWS itself, and its default credential chain (role, profile, variables)."""
 
     endpoint: str = ""
     region: str = ""
@@ -13,8 +13,8 @@ class S3:
     secret_key: str = field(default="", repr=False)
 
     def for_iceberg(self) -> dict[str, str]:
-        """Return the catalog properties for PyIceberg and Iceberg's S3FileIO; each has its own name for the region."""
-        named = {
+        """Return the catalog properties for PyIceberg (`s3.region`) and for Iceberg's S3FileIO (`client.region`)."""
+        properties = {
             "s3.endpoint": self.endpoint,
             "s3.region": self.region,
             "client.region": self.region,
@@ -22,7 +22,7 @@ class S3:
             "s3.secret-access-key": self.secret_key,
             "s3.path-style-access": "true" if self.endpoint else "",
         }
-        return {name: value for name, value in named.items() if value}
+        return {name: value for name, value in properties.items() if value}
 
 
 AWS = S3()

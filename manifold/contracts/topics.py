@@ -6,10 +6,10 @@ from manifold.contracts.names import RESERVED_CLIENT_IDS, DataId, Owner, Request
 
 FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
-TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the former fan-out plug-in, which had no data topics
+TRIGGER_TOPICS = (TRIGGER, FANOUT)  # FANOUT is the trigger topic of the former fan-out plug-in, which had no data topics
 DATA_PREFIX = f"{FANOUT}/data/"
 CAMPAIGN = f"{FANOUT}/campaign"
-RELEASE = f"{FANOUT}/release"  # a trigger of the campaigner, on its own topic: brokers give the right to publish by topic
+RELEASE = f"{FANOUT}/release"  # triggers of the campaigner; a topic of its own, because brokers grant publishing by topic
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"
 DISPATCHER_GROUP = "sdv-dispatchers"

@@ -16,7 +16,7 @@ from manifold.signals._signature import check_signature
 
 AROUND_PAYLOAD = 64 << 10  # bytes allowed besides the payload
 JSON_TYPES = ("application/json", "text/json")
-_KEY = re.compile(r"[!-~]{1,200}")
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Checks:
         return self.max_payload + AROUND_PAYLOAD
 
     def judge(self, received: Received, now: datetime) -> Judged:
-        """Return the accepted message, or the first reason to refuse it."""
+        """Return the accepted message, or the refusal of the first check that fails. `now` is the time to judge freshness by."""
         body = inflated(received, self.max_bytes)
         if isinstance(body, Refusal):
             return body
@@ -48,24 +48,31 @@ class Checks:
             return parsed
         if isinstance(parsed, RawSignal) and len(parsed.payload) > self.max_payload:
             return Refusal(Code.SIZE_ERROR, "the payload is too large", f"payload: at most {self.max_payload} characters")
-        if refusal := check_headers(received, parsed) or self._sender(received, parsed.device_id, now):
+        if refusal := check_headers(received, parsed) or self._check_sender(received, parsed.device_id, now):
             return refusal
         return _accepted(received, parsed, body, signed=bool(self.secrets))
 
-    def _sender(self, received: Received, device_id: str, now: datetime) -> Refusal | None:
+    def _check_sender(self, received: Received, device_id: str, now: datetime) -> Refusal | None:
+        """Check signature and freshness; return the refusal, or None.
+
+        Without secrets, signatures are off and nothing is checked.
+        """
         if not self.secrets:
             return None
         if refusal := check_signature(received, device_id, self.secrets):
             return refusal
         waited_s = received.waited_s + (now - received.at) / timedelta(seconds=1)
-        if received.redelivered:  # a door held it for an unknown time; the flag is set by the server
+        if received.redelivered:  # RabbitMQ sets this flag: a door held the message before, for an unknown time
             waited_s = self.nonce_s
         limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "max_age_s": self.nonce_s}
         return check_freshness(received.header(TIMESTAMP) or "", now, **limits)
 
 
 def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
-    """Return the body, inflated if it is gzip, or the refusal. Inflates at most `max_bytes` + 1 bytes."""
+    """Return the body, inflated if it is gzip; return a refusal if it is larger than `max_bytes` or is not valid gzip.
+
+    At most `max_bytes` + 1 bytes are inflated, so a small gzip body cannot exhaust the memory.
+    """
     if len(received.body) > max_bytes:
         return _too_large(max_bytes)
     match (received.content_encoding or "").lower():
@@ -95,7 +102,10 @@ def _too_large(max_bytes: int) -> Refusal:
 
 
 def check_headers(received: Received, parsed: RawSignal | DeviceStatus) -> Refusal | None:
-    """Return why the headers contradict the body, or None. Missing headers are accepted here; the signature needs its own."""
+    """Return a refusal if a header is invalid or contradicts the body, else None.
+
+    A missing header is accepted here. The signature check requires some headers itself.
+    """
     content_type = (received.content_type or received.header("content-type") or JSON_TYPES[0]).partition(";")[0].strip().lower()
     if content_type not in JSON_TYPES:
         return Refusal(Code.SCHEMA_ERROR, "the content type is not JSON", f"content-type: {JSON_TYPES[0]}")
@@ -104,24 +114,29 @@ def check_headers(received: Received, parsed: RawSignal | DeviceStatus) -> Refus
     version = parsed.schema_version if isinstance(parsed, RawSignal) else None
     if version is not None and received.header(VERSION) not in (None, version):
         return Refusal(Code.SCHEMA_ERROR, "header and body name different versions", f"{VERSION}: the body's schemaVersion")
-    given = received.header(CORRELATION)
-    if given is not None and not UUID_4.fullmatch(given):
+    correlation_id = received.header(CORRELATION)
+    if correlation_id is not None and not UUID_4.fullmatch(correlation_id):
         return Refusal(Code.SCHEMA_ERROR, "the correlation id is not a UUID", f"{CORRELATION}: a UUID of version 4")
     key = received.header(IDEMPOTENCY)
-    if key is not None and not _KEY.fullmatch(key):
+    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
         return Refusal(Code.SCHEMA_ERROR, "the idempotency key is invalid", f"{IDEMPOTENCY}: 1 to 200 printable characters")
     return None
 
 
 def _accepted(received: Received, parsed: RawSignal | DeviceStatus, body: bytes, *, signed: bool) -> Accepted:
-    is_signal = isinstance(parsed, RawSignal)
-    content = idempotency_key(parsed) if isinstance(parsed, RawSignal) else hashlib.sha256(body).hexdigest()
+    """Build the accepted message. A sender may choose the idempotency key of a signal, but not that of a device status."""
+    if isinstance(parsed, RawSignal):
+        plain, content = parsed.payload_bytes, idempotency_key(parsed)
+        key = received.header(IDEMPOTENCY) or content
+    else:
+        plain, content = body, hashlib.sha256(body).hexdigest()
+        key = content
     return Accepted(
         received=received,
         parsed=parsed,
-        plain=parsed.payload_bytes if isinstance(parsed, RawSignal) else body,
+        plain=plain,
         content=content,
-        key=(received.header(IDEMPOTENCY) if is_signal else None) or content,
+        key=key,
         body_digest=hashlib.sha256(received.body).hexdigest(),
         nonce=received.header(NONCE) if signed else None,
         correlation_id=parsed.correlation_id or received.correlation_id,

@@ -1,7 +1,7 @@
 """Dead letters over the door's HTTP: each message, why it was refused, and how the door would judge it now. Read only.
 
-The door serves this because only it has the secrets needed to check signatures. Letters being read are invisible to other
-clients, so one page is built at a time.
+The door serves these pages because only the door has the secrets that check signatures. While a page is built, RabbitMQ hides its
+letters from all other clients, so the door builds one page at a time.
 """
 
 import asyncio
@@ -27,21 +27,26 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
     one_at_a_time = asyncio.Lock()
 
     async def ls(request: web.Request) -> web.Response:
-        """List the oldest letters, up to `count`, of one `code` if given; `whole` is false if more may follow."""
-        asked, code = request.query.get("count", ""), request.query.get("code", "")
-        count = min(int(asked), MAX_PAGE_SIZE) if asked.isascii() and asked.isdigit() else PAGE_SIZE
-        found, whole = list[dict[str, Any]](), True
+        """List the oldest letters: up to `count`, and with `code` only those with this code.
+
+        `whole` is false if more may follow.
+        """
+        requested, code = request.query.get("count", ""), request.query.get("code", "")
+        is_number = requested.isascii() and requested.isdigit()
+        count = min(int(requested), MAX_PAGE_SIZE) if is_number else PAGE_SIZE
+        page = list[dict[str, Any]]()
+        is_complete = True
         async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
             async for letter in _oldest_first(letters):
-                # None: the read budget (MAX_BYTES) is used up
-                if letter is None or len(found) == count:
-                    whole = False
+                if letter is None or len(page) == count:  # None: `MAX_BYTES` were read
+                    is_complete = False
                     break
                 if not code or letter.code == code:
-                    found.append(_to_json(letters, letter))
-        return web.json_response({"dead_letters": found, "whole": whole})
+                    page.append(_to_json(letters, letter))
+        return web.json_response({"dead_letters": page, "whole": is_complete})
 
     async def show(request: web.Request) -> web.Response:
+        """Return one letter with its body, or 404 if there is none at this place within the first `MAX_BYTES`."""
         place = int(request.match_info["place"])
         async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
             async for letter in _oldest_first(letters):
@@ -55,14 +60,19 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
 
 
 async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
-    """Yield each letter with its place, one in memory at a time; yield None and stop once `MAX_BYTES` were read."""
-    place, size = 0, 0
-    while found := await letters.take_oldest(1):
-        place, size = place + 1, size + len(found[0].body)
-        if size > MAX_BYTES:
+    """Yield each letter with its place, holding one letter in memory at a time.
+
+    Once more than `MAX_BYTES` of bodies were read, yield None instead of the next letter, and stop.
+    """
+    place, bytes_read = 0, 0
+    while taken := await letters.take_oldest(1):
+        [letter] = taken
+        place += 1
+        bytes_read += len(letter.body)
+        if bytes_read > MAX_BYTES:
             yield None
             return
-        yield replace(found[0], place=place)
+        yield replace(letter, place=place)
 
 
 def _to_json(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
@@ -74,9 +84,9 @@ def _unavailable_as_503(handler: Any) -> Any:
 
     async def answer(request: web.Request) -> web.Response:
         try:
-            made: web.Response = await handler(request)
+            response: web.Response = await handler(request)
         except SESSION_ERRORS as exc:
             return web.json_response({"reason": f"RabbitMQ cannot be asked: {message_of(exc)}"}, status=503)
-        return made
+        return response
 
     return answer

@@ -12,37 +12,46 @@ from manifold.signals._received import TIMESTAMP
 def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited_s: float, max_age_s: float) -> Refusal | None:
     """Return why the signed timestamp is out of range, or None.
 
-    A message may be as old as the tolerance plus its possible wait in the queue, but never older than `max_age_s`, because nonces
-    are kept no longer. Waiting does not make a message newer, so the tolerance for future timestamps is not extended.
+    A message may be as old as the tolerance plus its possible wait in the queue. It may never be older than `max_age_s`, because
+    Redis keeps nonces no longer than that. The wait does not extend the tolerance for future timestamps: waiting makes a message
+    only older.
     """
     try:
         signed = instant(timestamp)
     except ValueError:
         return Refusal(Code.STALE_ERROR, "the signed time is invalid", f"{TIMESTAMP}: {ISO_8601}")
-    age = (now - signed) / timedelta(seconds=1)
-    oldest = min(tolerance_s + max(0.0, waited_s), max_age_s)
-    if -tolerance_s <= age <= oldest:
+    age_s = (now - signed) / timedelta(seconds=1)
+    allowed_s = min(tolerance_s + max(0.0, waited_s), max_age_s)
+    if -tolerance_s <= age_s <= allowed_s:
         return None
-    how = f"{age:.0f} s old, of {oldest:.0f} s allowed" if age > 0 else f"{-age:.0f} s ahead, of {tolerance_s:g} s allowed"
-    return Refusal(Code.STALE_ERROR, f"the signed time is {how}", f"{TIMESTAMP}: sign when it is sent, by a clock that is right")
+    if age_s > 0:
+        deviation = f"{age_s:.0f} s old, of {allowed_s:.0f} s allowed"
+    else:
+        deviation = f"{-age_s:.0f} s ahead, of {tolerance_s:g} s allowed"
+    return Refusal(
+        Code.STALE_ERROR, f"the signed time is {deviation}", f"{TIMESTAMP}: sign when it is sent, by a clock that is right"
+    )
 
 
 @dataclass(slots=True)
 class Backlog:
-    """The time up to which every message published to the queue has been delivered.
+    """The backlog of one queue: how many messages wait, and up to which time every published message has been delivered.
 
-    A busy queue may never be seen empty. So a depth check sets a mark: the time, and the number of waiting messages. Queues are
-    FIFO, so once that many messages were delivered, every later one was published after the mark; the next check sets a new one.
-    If several doors share a queue, each receives only a part: its marks are reached later, never too early. `in_flight` messages
-    may be in transit when the queue is counted, and are waited for as well.
+    A busy queue may never be seen empty. So a depth check sets a mark, which holds the time and the number of waiting messages.
+    Queues are FIFO: once that many messages were delivered, every message delivered afterwards was published after the mark's
+    time. The next depth check then sets a new mark.
+
+    If several doors share a queue, each door receives only a part of the messages, so it reaches its marks later than necessary,
+    but never too early. Up to `in_flight` messages may be in transit while the queue is counted, so the mark waits for that many
+    more deliveries.
     """
 
     max_age_s: float
-    empty_at: float = 0.0  # Unix seconds: every message published before was delivered; 0: unknown
+    empty_at: float = 0.0  # Unix seconds; every message published before this time was delivered. 0: unknown
     in_flight: int = 0
     count: int = 0  # messages waiting at the last check
-    _taken: int = 0
-    _mark: tuple[float, int] | None = field(default=None)  # time, and the value of `_taken` at which the mark is reached
+    _delivered: int = 0
+    _mark: tuple[float, int] | None = field(default=None)  # time, and the value of `_delivered` at which the mark is reached
 
     def observe_depth(self, count: int, now: float) -> None:
         """Record that `count` messages were waiting in the queue at `now`, in Unix seconds."""
@@ -50,12 +59,12 @@ class Backlog:
         if count == 0:
             self.empty_at, self._mark = now, None
         elif self._mark is None:
-            self._mark = (now, self._taken + count + self.in_flight)
+            self._mark = (now, self._delivered + count + self.in_flight)
 
     def record_delivery(self) -> None:
         """Record one delivery."""
-        self._taken += 1
-        if self._mark is not None and self._taken >= self._mark[1]:
+        self._delivered += 1
+        if self._mark is not None and self._delivered >= self._mark[1]:
             self.empty_at, self._mark = max(self.empty_at, self._mark[0]), None
 
     def connection_lost(self) -> None:
@@ -73,38 +82,42 @@ class Backlogs:
     """The backlogs of all signal queues: the raw queue and its partitions."""
 
     def __init__(self, queues: Iterable[str], max_age_s: float, *, in_flight: int) -> None:
-        self._of = {queue: Backlog(max_age_s, in_flight=in_flight) for queue in queues}
+        self._by_queue = {queue: Backlog(max_age_s, in_flight=in_flight) for queue in queues}
 
     @property
     def count(self) -> int:
         """Waiting messages in all queues."""
-        return sum(one.count for one in self._of.values())
+        return sum(backlog.count for backlog in self._by_queue.values())
 
     @property
     def empty_at(self) -> float:
-        """Unix seconds: every message published before, to any of the queues, was delivered. 0: unknown."""
-        return min(one.empty_at for one in self._of.values())
+        """Unix seconds; every message published to any of the queues before this time was delivered. 0: unknown."""
+        return min(backlog.empty_at for backlog in self._by_queue.values())
 
     @empty_at.setter
-    def empty_at(self, at: float) -> None:
-        for one in self._of.values():
-            one.empty_at = at
+    def empty_at(self, unix_s: float) -> None:
+        for backlog in self._by_queue.values():
+            backlog.empty_at = unix_s
 
     def observe_depth(self, queue: str, count: int, now: float) -> None:
-        """Record that `count` messages were waiting in the queue at `now`."""
-        self._of[queue].observe_depth(count, now)
+        """Record that `count` messages were waiting in the queue at `now`, in Unix seconds."""
+        self._by_queue[queue].observe_depth(count, now)
 
     def record_delivery(self, queue: str) -> None:
-        """Record one delivery, if the queue is tracked."""
-        if queue in self._of:
-            self._of[queue].record_delivery()
+        """Record one delivery; does nothing for a queue without signals."""
+        if queue in self._by_queue:
+            self._by_queue[queue].record_delivery()
 
     def connection_lost(self) -> None:
         """Drop the marks of every queue."""
-        for one in self._of.values():
-            one.connection_lost()
+        for backlog in self._by_queue.values():
+            backlog.connection_lost()
 
     def age_s(self, now: float, queue: str = "") -> float:
-        """Return how many seconds a message from the queue may have waited; for an unknown queue, the maximum over all."""
-        known = self._of.get(queue)
-        return known.age_s(now) if known is not None else max(one.age_s(now) for one in self._of.values())
+        """Return how many seconds a message from the queue may have waited.
+
+        For any other name than that of a signal queue, return the maximum over all signal queues.
+        """
+        if (backlog := self._by_queue.get(queue)) is not None:
+            return backlog.age_s(now)
+        return max(backlog.age_s(now) for backlog in self._by_queue.values())

@@ -1,4 +1,4 @@
-"""Messages whose target queue is full: they stay unacknowledged and are retried in chunks; all others continue."""
+"""Messages whose target queue is full. They stay unacknowledged and are retried in chunks, while all other messages pass."""
 
 import asyncio
 from collections import Counter, deque
@@ -11,14 +11,17 @@ RETRY_S = 2.0  # between attempts while a queue rejects publishes
 
 
 class HeldBack:
-    """Held-back messages of one session, oldest first. `wake` is called when a chunk is due."""
+    """Held-back messages of one session, oldest first.
+
+    `wake` is called when a chunk is due; `is_due` is true until it is taken.
+    """
 
     def __init__(self, retry: Retry, wake: Callable[[], None]) -> None:
         self.is_due = False
         self._retry, self._wake = retry, wake
         self._disposition = Disposition()
         self._tags: deque[int] = deque()  # in retry order
-        self._named: set[str] = set()  # full queues reported in health and log
+        self._reported: set[str] = set()  # full queues that health and log currently report
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -40,18 +43,19 @@ class HeldBack:
         return Counter(received.consumer for received in self._disposition.received)
 
     def add(self, rejected: Disposition) -> None:
-        """Hold back the rejected messages of a group (possibly none) and schedule the next attempt if any message waits."""
+        """Hold back the rejected messages of a group, which may be none. If any message waits, schedule the next attempt."""
         self._disposition.add(rejected)
         self._tags.extend(received.tag for received in rejected.received)
-        self._name({*self._disposition.rejected_by.values()})
+        self._report({*self._disposition.rejected_by.values()})
         if self._tags and self._timer is None and not self.is_due:
-            delay_s = RETRY_S if rejected.received else 0  # a fully accepted chunk is followed by the next one at once
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
+            delay_s = RETRY_S if rejected.received else 0  # no rejection: the queue accepts messages, so retry at once
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._set_due)
 
-    def take(self, most: int) -> Disposition:
-        """Return the next chunk, at most `most` messages; pass those that are rejected again to `add`."""
+    def take(self, max_messages: int) -> Disposition:
+        """Remove and return the next chunk, of at most `max_messages`; the caller passes the messages rejected again to `add`."""
         self.is_due = False
-        tags = {self._tags.popleft() for _ in range(min(most, len(self._tags)))}
+        count = min(max_messages, len(self._tags))
+        tags = {self._tags.popleft() for _ in range(count)}
         chunk, self._disposition = self._disposition.split(tags)
         return chunk
 
@@ -61,15 +65,16 @@ class HeldBack:
             self._timer.cancel()
         self._timer, self.is_due, self._disposition = None, False, Disposition()
         self._tags.clear()
-        self._name(set())
+        self._report(set())
 
-    def _due(self) -> None:
+    def _set_due(self) -> None:
         self._timer, self.is_due = None, True
         self._wake()
 
-    def _name(self, queues: set[str]) -> None:
-        for queue in self._named - queues:
+    def _report(self, queues: set[str]) -> None:
+        """Report exactly these queues as full, and withdraw the report of any other queue."""
+        for queue in self._reported - queues:
             self._retry.set_problem(queue, None)
         for queue in sorted(queues):
             self._retry.set_problem(queue, f"the queue {queue} is full: messages for it wait unacknowledged, all others pass")
-        self._named = queues
+        self._reported = queues

@@ -16,7 +16,7 @@ from manifold.signals._idempotency import Claim, IdempotencyStore
 from manifold.signals._received import Accepted, Judged, Received
 from manifold.signals._retry import Retry
 
-LARGE = 128 << 10  # message bytes above which work runs in a thread, to keep the event loop responsive
+MAX_BYTES_IN_LOOP = 128 << 10  # larger messages are checked and processed in a thread, to keep the event loop responsive
 
 log = structlog.get_logger(__name__)
 
@@ -29,11 +29,12 @@ class Judge:
         self._max_retries = max_retries
 
     async def disposition_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
-        """Decide about each message of the group; nothing is recorded or published yet.
+        """Decide about each message of the group, without recording or publishing anything.
 
-        `held_before` contains the keys of the groups being published; messages with one of them are duplicates.
+        `held_before` contains the keys of the groups being published. A message with one of these keys is a duplicate.
         """
-        disposition, good, now = Disposition(), list[Accepted](), datetime.now(UTC)
+        disposition, now = Disposition(), datetime.now(UTC)
+        accepted = list[Accepted]()
         for received in group:
             if received.is_copy:
                 disposition.note_copy(received)
@@ -47,38 +48,44 @@ class Judge:
             if isinstance(judged, Refusal):
                 disposition.refuse(received, judged)
             else:
-                good.append(judged)
-        claims = await self._retry.until_done("Redis", lambda: self._store.claim(good)) if good else list[Claim]()
+                accepted.append(judged)
+        claims = list[Claim]()
+        if accepted:
+            claims = await self._retry.until_done("Redis", lambda: self._store.claim(accepted))
         held = set(held_before)
-        for message, claim in zip(good, claims, strict=True):
+        for message, claim in zip(accepted, claims, strict=True):
             disposition.note(message, claim, held)
         await self._process(disposition)
         disposition.give_up(self._max_retries)
         return disposition
 
     async def _judge(self, received: Received, now: datetime) -> Judged:
-        large = len(received.body) > LARGE or received.content_encoding
-        judge = self._checks.judge
-        return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
+        """Check one message; in a thread if its body is large, or may be large once inflated."""
+        if len(received.body) > MAX_BYTES_IN_LOOP or received.content_encoding:
+            return await asyncio.to_thread(self._checks.judge, received, now)
+        return self._checks.judge(received, now)
 
     async def _process(self, disposition: Disposition) -> None:
-        """Derive the readings and anomalies of the signals, which go to the processed queue only.
+        """Derive the readings and anomalies of the signals in the group.
 
-        Ingest derives its own from the archive. A signal for which that fails is retried later, and its idempotency claim is
-        released.
+        They go to the processed queue only; ingest derives the rows of the tables from the archive. If a signal cannot be
+        processed, its idempotency claim is released and the signal is retried later.
         """
         failed: list[Accepted] = []
         for message in disposition.taken:
-            if isinstance(message.parsed, RawSignal):
-                try:
-                    args = message.plain, self._bounds
-                    data = await asyncio.to_thread(process, *args) if len(message.plain) > LARGE else process(*args)
-                except Exception as exc:  # isolate unexpected failures to one message
-                    log.exception("signal processing failed", correlation_id=message.correlation_id)
-                    disposition.later.append((message.received, f"processing failed: {type(exc).__name__}"))
-                    failed.append(message)
+            if not isinstance(message.parsed, RawSignal):
+                continue
+            try:
+                if len(message.plain) > MAX_BYTES_IN_LOOP:
+                    data = await asyncio.to_thread(process, message.plain, self._bounds)
                 else:
-                    disposition.data[message.received.tag] = data
+                    data = process(message.plain, self._bounds)
+            except Exception as exc:  # isolate unexpected failures to one message
+                log.exception("signal processing failed", correlation_id=message.correlation_id)
+                disposition.later.append((message.received, f"processing failed: {type(exc).__name__}"))
+                failed.append(message)
+            else:
+                disposition.data[message.received.tag] = data
         if failed:
             disposition.taken = [message for message in disposition.taken if message not in failed]
             await self._retry.until_done("Redis", lambda: self._store.release(failed))

@@ -10,13 +10,16 @@ import structlog
 from manifold.signals import _metrics
 from manifold.signals._disposition import Disposition
 from manifold.signals._received import Received
-from manifold.signals._stated_identity import stated_identity_of
+from manifold.signals._stated_identity import StatedIdentity, stated_identity_of
 
 log = structlog.get_logger(__name__)
 
 
 def log_outcomes(disposition: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
-    """Count and log the messages of an acknowledged group; `log_accepted` is the sampled share of accepted messages."""
+    """Count and log the messages of an acknowledged group.
+
+    `log_accepted` is the share of accepted messages that are logged, from 0 to 1; refused and retried messages are all logged.
+    """
     now = datetime.now(UTC)
     for received in group:
         _metrics.PROCESSING_SECONDS.observe(max(0.0, (now - received.at).total_seconds()))
@@ -34,28 +37,33 @@ def log_outcomes(disposition: Disposition, group: Sequence[Received], *, log_acc
     for outcome, count in outcomes.items():
         if count:
             _metrics.MESSAGES.labels(outcome).inc(count)
-    for one in disposition.refused:
-        _metrics.ERRORS.labels(one.refusal.code.value).inc()
+    for refused in disposition.refused:
+        _metrics.ERRORS.labels(refused.refusal.code.value).inc()
     _log_all(disposition, now, log_accepted)
 
 
 def _log_all(disposition: Disposition, now: datetime, log_accepted: float) -> None:
-    """Log one line per message with device and correlation id; for refused messages, the stated ones."""
-    for status, some in (("refused", disposition.refused), ("expired", disposition.expired)):
-        for one in some:
-            named = {"device_id": ",".join(one.stated.devices) or None, "correlation_id": one.stated.correlation_id}
-            why = {"code": one.refusal.code.value, "reason": one.refusal.message, "details": one.refusal.details}
-            log.warning("message", status=status, **_common_fields(one.received, now), **named, **why)
+    """Log one line per message, with device and correlation id.
+
+    For refused and retried messages, these ids are not authenticated.
+    """
+    for status, refused_messages in (("refused", disposition.refused), ("expired", disposition.expired)):
+        for refused in refused_messages:
+            refusal = refused.refusal
+            why = {"code": refusal.code.value, "reason": refusal.message, "details": refusal.details}
+            log.warning("message", status=status, **_common_fields(refused.received, now), **_ids(refused.stated), **why)
     for received, reason in disposition.later:
-        stated = stated_identity_of(received)
-        named = {"device_id": ",".join(stated.devices) or None, "correlation_id": stated.correlation_id}
         fields = _common_fields(received, now) | {"retry_count": received.retry_count}
-        log.warning("message", status="retried", **fields, **named, reason=reason)
+        log.warning("message", status="retried", **fields, **_ids(stated_identity_of(received)), reason=reason)
     for status, messages in (("processed", disposition.taken), ("duplicate", disposition.duplicates)):
         for message in messages:
             if random.random() < log_accepted:
-                named = {"device_id": message.parsed.device_id, "correlation_id": message.correlation_id}
-                log.info("message", status=status, **_common_fields(message.received, now), **named)
+                ids = {"device_id": message.parsed.device_id, "correlation_id": message.correlation_id}
+                log.info("message", status=status, **_common_fields(message.received, now), **ids)
+
+
+def _ids(stated: StatedIdentity) -> dict[str, str | None]:
+    return {"device_id": ",".join(stated.devices) or None, "correlation_id": stated.correlation_id}
 
 
 def _common_fields(received: Received, now: datetime) -> dict[str, Any]:

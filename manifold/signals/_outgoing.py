@@ -29,10 +29,13 @@ from manifold.signals._received import (
 from manifold.signals.compat import MAX_HEADERS
 
 JSON, PERSISTENT = "application/json", DeliveryMode.PERSISTENT
-MAX_PROPERTIES = MAX_HEADERS - 4000  # bytes; copies come back with headers added by RabbitMQ, and must be readable
+# Bytes of the properties of a published message. Copies return to the door with headers added by RabbitMQ, and must stay below
+# the size up to which the door reads headers.
+MAX_PROPERTIES = MAX_HEADERS - 4000
 MAX_OWN_HEADER_BYTES = 10_000  # bytes of a header written by the door
 MAX_SHORT_STRING_BYTES = 255  # bytes of a short string property
-FIRST_RETRY_S, MAX_RETRY_S, JITTER = 1.0, 30.0, 0.25
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0  # delay before the first retry, and the longest delay
+JITTER = 0.25  # share of the delay by which it varies, up or down
 # RabbitMQ closes a channel that publishes with this reply_to and has no pending request; AMQP 1.0 senders can set it.
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -63,67 +66,85 @@ def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: dat
 
 
 def retry(received: Received, after_ms: int, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:
-    """Build the same message for redelivery after `after_ms`. `max_properties`: bytes that its properties may have."""
+    """Build the same message for redelivery after `after_ms`. `max_properties`: maximum bytes of its properties."""
     headers = {RETRY_COUNT: received.retry_count + 1}
     message = _forwarded(received, headers, max_properties, expiration=timedelta(milliseconds=after_ms))
     return Outgoing(topology.DEAD_EXCHANGE, topology.RETRY, message)
 
 
 def back_off_ms(retry_count: int, *, at_random: float | None = None) -> int:
-    """Return the delay in ms before attempt `retry_count` + 1: 1 s, doubling up to 30 s, ±25 % jitter, never above 30 s."""
-    share = random.random() if at_random is None else at_random
-    plain: float = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(retry_count, 10))
-    return round(min(MAX_RETRY_S, plain * (1 - JITTER + 2 * JITTER * share)) * 1000)
+    """Return the delay in ms before the next retry of a message that was retried `retry_count` times.
+
+    The delay starts at 1 s and doubles with each retry. Jitter changes it by up to 25 %, and it never exceeds 30 s. `at_random`,
+    from 0 to 1, replaces the random number that selects the jitter.
+    """
+    position = random.random() if at_random is None else at_random
+    delay_s: float = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(retry_count, 10))
+    with_jitter_s = delay_s * (1 - JITTER + 2 * JITTER * position)
+    return round(min(MAX_RETRY_S, with_jitter_s) * 1000)
 
 
 def dead_letter(received: Received, report: ErrorReport, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:
-    """Build the same message with its error report in a header. `max_properties`: bytes that its properties may have."""
+    """Build the same message with its error report in a header. `max_properties`: maximum bytes of its properties."""
     message = _forwarded(received, {ERROR: report.to_json().decode()}, max_properties)
     return Outgoing(topology.DEAD_EXCHANGE, topology.DEAD, message)
 
 
 def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
-    """Build the error for the sender; None if no reply is wanted, or `reply_to` names one of the door's own queues."""
-    to = received.reply_to
-    if not to or not _fits(to) or to in topology.OWN_QUEUES:
+    """Build the error message for the sender.
+
+    Return None if the sender asked for no reply, or if `reply_to` is too long or names one of the door's own queues.
+    """
+    reply_to = received.reply_to
+    if not reply_to or not _fits(reply_to) or reply_to in topology.OWN_QUEUES:
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
-    known = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
-    properties: dict[str, Any] = {"content_type": JSON, "delivery_mode": PERSISTENT, "correlation_id": known, "timestamp": at}
-    return Outgoing("", to, Message(report.to_json(), headers=headers, **properties), mandatory=False)
+    correlation_id = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
+    properties: dict[str, Any] = {
+        "content_type": JSON,
+        "delivery_mode": PERSISTENT,
+        "correlation_id": correlation_id,
+        "timestamp": at,
+    }
+    return Outgoing("", reply_to, Message(report.to_json(), headers=headers, **properties), mandatory=False)
 
 
 def _fits(text: str | None) -> bool:
+    """Whether the text can be sent as a short string property; false for None and the empty text."""
     return bool(text) and len(str(text).encode()) <= MAX_SHORT_STRING_BYTES
 
 
 def _forwarded(received: Received, added: dict[str, Any], max_properties: int, *, expiration: timedelta | None = None) -> Message:
-    """Build a copy: the same bytes, and all properties and headers that are not about routing, as far as they can be sent."""
+    """Build a copy with the same body, and with all properties and headers that do not select routes.
+
+    If RabbitMQ would not accept these properties, build the copy without the sender's headers.
+    """
     queue = topology.STATUS if received.is_status else topology.RAW
     headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
     kept = {name: getattr(received.message, name, None) for name in KEPT_PROPERTIES}
     if kept["reply_to"] == DIRECT_REPLY_TO:
         kept["reply_to"] = None
     kept["message_id"] = kept["message_id"] or f"{OWN_ID}{uuid4().hex}"
-    made = Message(received.body, headers=headers, delivery_mode=PERSISTENT, expiration=expiration, **kept)
-    return made if _can_be_sent(made, max_properties) else _without_headers(made)
+    copy = Message(received.body, headers=headers, delivery_mode=PERSISTENT, expiration=expiration, **kept)
+    return copy if _can_be_sent(copy, max_properties) else _without_headers(copy)
 
 
 def _without_headers(message: Message) -> Message:
-    """Drop all headers but the door's own: the client's may be impossible to encode."""
+    """Build the message with the door's own headers only, because the sender's headers may be impossible to encode."""
     own = {name: message.headers[name] for name in (ERROR, QUEUE, RETRY_COUNT) if _is_own(message.headers.get(name))}
     return Message(
         message.body,
         headers=own | {LEFT_OUT: "headers that cannot be sent on"},
         delivery_mode=PERSISTENT,
-        expiration=message.expiration,  # these change how it is delayed or decoded
+        # Of the other properties, keep those by which the message is delayed and decoded.
+        expiration=message.expiration,
         content_type=message.content_type,
         content_encoding=message.content_encoding,
     )
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a header value can be the door's own: a client may use the name for something larger."""
+    """Whether the door can have written this header value; a sender may use the same header for a larger value."""
     return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN_HEADER_BYTES)
 
 

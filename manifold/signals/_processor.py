@@ -1,7 +1,7 @@
 """Processes a group of messages: judge, claim, seal, journal, publish, mark done, acknowledge, in that order.
 
-The acknowledgement comes last. If the door dies before it, RabbitMQ redelivers the message. It may then be in the journal twice
-(the lake deduplicates), and its processed message may be published twice, with the same id.
+If the door dies before the acknowledgement, RabbitMQ redelivers the message. The journal may then contain the message twice, and
+the lake deduplicates it. The processed message may be published twice, both times with the same id.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,14 +20,14 @@ from manifold.signals._tracing import Tracing
 
 
 class Processor:
-    """Settles groups of messages. The next groups may be judged, recorded and published while one waits for its confirms."""
+    """Settles groups of messages. While a group waits for its confirms, the next groups may be judged, recorded and published."""
 
-    log_accepted = 1.0  # sampling rate of log lines for accepted messages
+    log_accepted = 1.0  # share of accepted messages that are logged
 
     def __init__(self, judge: Judge, recording: Recording, publishing: Publishing, store: IdempotencyStore, retry: Retry) -> None:
         self._judge, self._recording, self._publishing = judge, recording, publishing
         self._store, self._retry = store, retry
-        self.tracing: Tracing | None = None  # tracing is off
+        self.tracing: Tracing | None = None  # None: tracing is off
 
     async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
         """Decide about a group and record it on disk; `held_before` contains the keys of unfinished groups."""
@@ -36,7 +36,7 @@ class Processor:
         return disposition
 
     async def publish(self, disposition: Disposition, session: Session) -> None:
-        """Publish the results of a group; return when all are confirmed or rejected by a full queue.
+        """Publish the results of a group; return once each result is confirmed or rejected by a full queue.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session has ended; its messages will be redelivered.
@@ -44,10 +44,10 @@ class Processor:
         await self._publishing.publish(disposition, session)
 
     async def acknowledge(self, disposition: Disposition, session: Session, *, one_by_one: bool) -> Disposition:
-        """Acknowledge every message of a published group except those rejected by a full queue, which are returned.
+        """Acknowledge a published group, except messages whose results a full queue rejected, and return the rejected messages.
 
-        Groups must be acknowledged in order of arrival. `one_by_one`: earlier messages are still unacknowledged, so ack
-        individually.
+        Groups must be acknowledged in order of arrival. `one_by_one`: acknowledge each message individually, because earlier
+        messages must stay unacknowledged.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session has ended; its messages will be redelivered.
@@ -55,7 +55,8 @@ class Processor:
         rejected = Disposition()
         if disposition.rejected_by:
             rejected, disposition = disposition.split(disposition.rejected_by)
-        if not (group := disposition.received):
+        group = disposition.received
+        if not group:
             return rejected
         if disposition.taken:
             await self._retry.until_done("Redis", lambda: self._store.done(disposition.taken))

@@ -28,45 +28,51 @@ class Publishing:
         self._retry, self._confirm_s = retry, confirm_s
 
     async def publish(self, disposition: Disposition, session: Session) -> None:
-        """Publish the results; return when all are confirmed or rejected by a full queue. Sets `disposition.rejected_by`.
+        """Publish the results; return once each result is confirmed or rejected by a full queue. Sets `disposition.rejected_by`.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session has ended.
         """
         now = datetime.now(UTC)
+        max_properties = session.max_properties
         out: list[tuple[Received, Outgoing]] = [
             (message.received, _outgoing.processed(message, message.parsed, disposition.data[message.received.tag], now))
             for message in disposition.taken
             if isinstance(message.parsed, RawSignal)
         ]
-        most = session.max_properties
-        out += [
-            (received, _outgoing.retry(received, _outgoing.back_off_ms(received.retry_count), max_properties=most))
-            for received, _ in disposition.later
-        ]
-        reports = [(one, _report(one, now)) for one in disposition.refused]
-        out += [(one.received, _outgoing.dead_letter(one.received, report, max_properties=most)) for one, report in reports]
-        disposition.rejected_by = await self._all(out, session)
-        for one, report in [pair for pair in reports if pair[0].received.tag not in disposition.rejected_by]:
-            await self._reply(_outgoing.reply(one.received, report, now), one, session)
+        for received, _ in disposition.later:
+            delay_ms = _outgoing.back_off_ms(received.retry_count)
+            out.append((received, _outgoing.retry(received, delay_ms, max_properties=max_properties)))
+        reports = [(refused, _report(refused, now)) for refused in disposition.refused]
+        for refused, report in reports:
+            letter = _outgoing.dead_letter(refused.received, report, max_properties=max_properties)
+            out.append((refused.received, letter))
+        disposition.rejected_by = await self._publish_all(out, session)
+        for refused, report in reports:
+            if refused.received.tag not in disposition.rejected_by:  # else it is published again, and the reply goes out then
+                await self._reply(_outgoing.reply(refused.received, report, now), refused, session)
 
-    async def _all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
-        """Publish; return the full queue that rejected a message, by the delivery tag of the original."""
+    async def _publish_all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
+        """Publish results, each paired with its original message.
+
+        Return the rejected results: the full queue by the delivery tag of the original message. Raises the error of any other
+        result that is not confirmed.
+        """
         rejected_by = {}
-        answers = await self._answers([one for _, one in out], session)
-        for (received, one), answer in zip(out, answers, strict=True):
-            if isinstance(answer, PublishRejectedError):
-                _metrics.REJECTED_PUBLISHES.labels(one.key).inc()
-                rejected_by[received.tag] = one.key
-            elif answer is not None:
-                raise answer
+        errors = await self._publish_confirmed([outgoing for _, outgoing in out], session)
+        for (received, outgoing), error in zip(out, errors, strict=True):
+            if isinstance(error, PublishRejectedError):
+                _metrics.REJECTED_PUBLISHES.labels(outgoing.key).inc()
+                rejected_by[received.tag] = outgoing.key
+            elif error is not None:
+                raise error
         return rejected_by
 
-    async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[Exception | None]:
-        """Publish; return for each message None if confirmed, else the error.
+    async def _publish_confirmed(self, out: Sequence[Outgoing], session: Session) -> list[Exception | None]:
+        """Publish and wait for the confirms; return for each message None if it is confirmed, else the error.
 
-        A server with a memory or disk alarm reports itself blocked, and confirms later: wait for it. Give up on a server that is
-        silent for longer than the confirm timeout.
+        A server with a memory or disk alarm blocks its publishers and sends the confirms after the alarm, so wait without a limit
+        while it blocks. Raise TimeoutError if the server sends no confirm within the timeout although it does not block.
         """
         if not out:
             return []
@@ -86,17 +92,20 @@ class Publishing:
             self._retry.set_problem(RABBITMQ, None)
         return publishing.result()
 
-    async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:
-        """Publish an error reply. Failures are only logged: the dead letter has the error too."""
-        if answer is None:
-            if one.received.reply_to:
+    async def _reply(self, reply: Outgoing | None, refused: Refused, session: Session) -> None:
+        """Publish an error reply; `reply` is None if there is none to send.
+
+        A failure is only logged, because the dead letter has the error too.
+        """
+        if reply is None:
+            if refused.received.reply_to:
                 _metrics.REPLIES.labels("foreign").inc()
             return
-        [failed] = await self._answers([answer], session)
-        if failed is None:
+        [error] = await self._publish_confirmed([reply], session)
+        if error is None:
             _metrics.REPLIES.labels("sent").inc()
-        else:  # the queue is full or does not exist; a lost session surfaces in the next step
-            log.warning("error reply not delivered", reason=repr(failed)[:200], correlation_id=one.stated.correlation_id)
+        else:  # the queue is full, or the session is lost, which the acknowledgement of the group will report
+            log.warning("error reply not delivered", reason=repr(error)[:200], correlation_id=refused.stated.correlation_id)
             _metrics.REPLIES.labels("foreign").inc()
 
 
@@ -106,5 +115,6 @@ def _retrieve_exception(done: "asyncio.Future[list[Exception | None]]") -> None:
         done.exception()
 
 
-def _report(one: Refused, at: datetime) -> ErrorReport:
-    return ErrorReport.of(one.refusal, at=at, correlation_id=one.stated.correlation_id, retry_count=one.received.retry_count)
+def _report(refused: Refused, at: datetime) -> ErrorReport:
+    correlation_id, retry_count = refused.stated.correlation_id, refused.received.retry_count
+    return ErrorReport.of(refused.refusal, at=at, correlation_id=correlation_id, retry_count=retry_count)

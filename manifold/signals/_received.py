@@ -15,7 +15,7 @@ from manifold.contracts.signals.messages import DeviceStatus, RawSignal
 RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # headers written by the door
 LEFT_OUT = "x-left-out"  # replaces headers that cannot be decoded or encoded
 DEATH = "x-death"  # RabbitMQ's record of the queues in which a message expired; clients can forge it
-# Sender-selected extra routes; not repeated, because the door may publish to more than the sender.
+# Headers by which a sender selects additional routes. Copies omit them: the door may publish to queues that the sender may not.
 ROUTES = ("CC", "BCC")
 # Headers about the routing and history of a message, not its content.
 ROUTING_HEADERS = (
@@ -45,7 +45,10 @@ SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth",
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Received:
-    """One delivery. `waited_s` is the longest time it may have waited in its queue, as far as the door knows."""
+    """One delivery.
+
+    `waited_s` is the longest time in seconds that the message may have waited in its queue, by the door's knowledge.
+    """
 
     queue: str
     body: bytes
@@ -59,11 +62,11 @@ class Received:
     tag: int = 0
     redelivered: bool = False
     consumer: str = ""  # consumer tag
-    message: AbstractIncomingMessage | None = field(default=None, repr=False)  # as delivered, to forward and acknowledge it
+    message: AbstractIncomingMessage | None = field(default=None, repr=False)  # None only for a dead letter that is judged again
 
     @classmethod
     def of(cls, queue: str, message: AbstractIncomingMessage, waited_s: float) -> "Received":
-        """Describe a delivery that has come now."""
+        """Build from a delivery that arrives now."""
         return cls(
             queue=queue,
             body=message.body,
@@ -81,7 +84,7 @@ class Received:
         )
 
     def header(self, name: str) -> str | None:
-        """Return a header as text; None if it is missing or of another type."""
+        """Return a header with a text, bytes or integer value as text; None if it is missing or has a value of another type."""
         value = self.headers.get(name)
         if type(value) is str:
             return value
@@ -91,17 +94,24 @@ class Received:
 
     @property
     def is_status(self) -> bool:
-        """Whether it is a device status; also when it was retried, and returns through the raw queue."""
+        """Whether this is a device status.
+
+        A retried status returns through the raw queue; a header then names its original queue.
+        """
         return topology.STATUS in (self.queue, self.header(QUEUE))
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is the copy of a dead letter, which only needs to be recorded."""
+        """Whether this is the copy of a dead letter, which only needs to be recorded."""
         return self.queue == topology.DEAD_COPY
 
     @property
     def was_seen(self) -> bool:
-        """Whether this dead-letter copy is already recorded. Expired messages have no error header, or an `x-death` header."""
+        """Whether this dead-letter copy is already recorded.
+
+        A door records each message that it refuses, and adds an error header. A message that expired in its queue was not
+        refused: it has no error header, or it has an `x-death` header from RabbitMQ.
+        """
         return ERROR in self.headers and DEATH not in self.headers
 
     @property
@@ -110,30 +120,33 @@ class Received:
         headers = [(name, self.headers[name]) for name in sorted(self.headers) if name not in ROUTING_HEADERS]
         try:
             stable = repr((self.is_status, headers, [self._property(name) for name in KEPT_PROPERTIES]))
-        except RecursionError:
+        except RecursionError:  # headers can be nested too deeply for `repr`
             stable = repr(self.is_status)
         return hashlib.sha256(hashlib.sha256(self.body).digest() + stable.encode("utf-8", "replace")).hexdigest()
 
     def _property(self, name: str) -> object:
+        """Return a property of the message as sent: None for a message id that the door assigned itself."""
         value = getattr(self.message, name, None)
         return None if name == "message_id" and isinstance(value, str) and value.startswith(OWN_ID) else value
 
     @property
     def retry_count(self) -> int:
-        """Number of retries so far. Any sender can write that header; an invalid value counts as 0."""
-        count = self.header(RETRY_COUNT)
-        return int(count) if count is not None and count.isascii() and count.isdigit() and len(count) < 10 else 0
+        """Number of retries so far. Any sender can write this header, so an invalid value counts as 0."""
+        text = self.header(RETRY_COUNT)
+        if text is not None and text.isascii() and text.isdigit() and len(text) < 10:
+            return int(text)
+        return 0
 
     @property
     def correlation_id(self) -> str | None:
-        """The correlation id from the header or the AMQP property; not validated."""
-        given = self.header(CORRELATION) or self.correlation_property
-        return given[:100] if given else None
+        """The correlation id from the header, or else from the AMQP property; not validated, at most 100 characters."""
+        stated = self.header(CORRELATION) or self.correlation_property
+        return stated[:100] if stated else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accepted:
-    """A message that passed every check that needs no server."""
+    """A message that passed all checks in `Checks`, which need no server."""
 
     received: Received
     parsed: RawSignal | DeviceStatus

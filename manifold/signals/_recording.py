@@ -15,8 +15,8 @@ from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted
 from manifold.signals._retry import Retry
 
-LARGE = 128 << 10  # bytes above which sealing runs in a thread, to keep the event loop responsive
-MAX_REMEMBERED = 1 << 16  # messages; a forgotten one is journaled again, and the lake deduplicates
+MAX_BYTES_IN_LOOP = 128 << 10  # a larger group is sealed in a thread, to keep the event loop responsive
+MAX_REMEMBERED = 1 << 16  # messages; a message forgotten too early is journaled twice, and the lake deduplicates it
 
 
 class Recording:
@@ -29,9 +29,10 @@ class Recording:
         self._day: date | None = None  # day of the cached key
 
     async def record(self, disposition: Disposition) -> None:
-        """Return once the accepted and refused messages are on disk. Messages already journaled are skipped."""
+        """Write the accepted and refused messages to disk, except those that are already in the journal."""
         taken = [message for message in disposition.taken if message.identity not in self._recorded]
-        refused = [one for one in (*disposition.refused, *disposition.expired) if one.digest not in self._recorded]
+        all_refused = (*disposition.refused, *disposition.expired)
+        refused = [message for message in all_refused if message.digest not in self._recorded]
         if taken or refused:
             await self._may_record()
             envelopes = await self._retry.until_done(
@@ -41,14 +42,15 @@ class Recording:
             self._recorded.add(_identities(taken, refused))
 
     def forget(self, disposition: Disposition) -> None:
-        """Forget the messages of an acknowledged group; a message with the same identity is a new one from now on."""
+        """Forget the messages of an acknowledged group: a message with the same identity counts as a new message from now on."""
         self._recorded.forget(_identities(disposition.taken, [*disposition.refused, *disposition.expired]))
 
     async def _seal_in_thread_if_slow(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
         """Seal the messages; in a thread if they are large, or if a new day's key must be read or created."""
-        bodies = sum(len(m.plain) for m in taken) + sum(len(one.received.body) for one in refused)
+        taken_bytes = sum(len(message.plain) for message in taken)
+        refused_bytes = sum(len(message.received.body) for message in refused)
         today = datetime.now(UTC).date()
-        if bodies <= LARGE and today == self._day:
+        if taken_bytes + refused_bytes <= MAX_BYTES_IN_LOOP and today == self._day:
             return self._seal(taken, refused)
         envelopes = await asyncio.to_thread(self._seal, taken, refused)
         self._day = today
@@ -65,40 +67,51 @@ class Recording:
                 envelopes.append(raw_envelope(seq, at, message.parsed, sealed, payload=message.plain, **from_headers))
             else:
                 envelopes.append(status_envelope(seq, at, message.parsed, correlation_id=message.correlation_id))
-        for one in refused:
-            seq, stream = self.seqs.next(), Stream.XRAY_STATUS if one.received.is_status else Stream.XRAY_RAW
-            sealed = self._keys.seal(one.received.body, seq=seq)
-            at, devices = one.received.at, one.stated.devices
-            envelopes.append(refused_envelope(seq, at, stream, one.refusal, sealed, devices=devices, digest=one.digest))
+        for refused_message in refused:
+            received = refused_message.received
+            seq = self.seqs.next()
+            stream = Stream.XRAY_STATUS if received.is_status else Stream.XRAY_RAW
+            sealed = self._keys.seal(received.body, seq=seq)
+            envelope = refused_envelope(
+                seq,
+                received.at,
+                stream,
+                refused_message.refusal,
+                sealed,
+                devices=refused_message.stated.devices,
+                digest=refused_message.digest,
+            )
+            envelopes.append(envelope)
         return envelopes
 
 
 class Recorded:
-    """The identities of journaled but unacknowledged messages, which are not journaled again on redelivery; the oldest go first.
+    """The identities of journaled but unacknowledged messages, so that a redelivered message is not journaled again.
 
-    A session may end repeatedly between journal and acknowledgement, for instance while an alarm blocks confirms.
+    A session may end repeatedly between journal and acknowledgement, for instance while an alarm blocks confirms. Above
+    `max_size` identities, the oldest are forgotten.
     """
 
-    def __init__(self, most: int = MAX_REMEMBERED) -> None:
-        self._most = most
-        self._there: OrderedDict[str, None] = OrderedDict()
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
+        self._max_size = max_size
+        self._identities: OrderedDict[str, None] = OrderedDict()
 
     def __contains__(self, identity: str) -> bool:
-        return identity in self._there
+        return identity in self._identities
 
     def add(self, identities: Iterable[str]) -> None:
         """Remember journaled messages."""
         for identity in identities:
-            self._there[identity] = None
-            self._there.move_to_end(identity)
-        while len(self._there) > self._most:
-            self._there.popitem(last=False)
+            self._identities[identity] = None
+            self._identities.move_to_end(identity)
+        while len(self._identities) > self._max_size:
+            self._identities.popitem(last=False)
 
     def forget(self, identities: Iterable[str]) -> None:
-        """Forget acknowledged messages: the same message sent again counts as a new one."""
+        """Forget acknowledged messages: the same message sent again counts as a new message."""
         for identity in identities:
-            self._there.pop(identity, None)
+            self._identities.pop(identity, None)
 
 
 def _identities(taken: list[Accepted], refused: list[Refused]) -> list[str]:
-    return [*(message.identity for message in taken), *(one.digest for one in refused)]
+    return [*(message.identity for message in taken), *(message.digest for message in refused)]

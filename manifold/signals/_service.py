@@ -37,7 +37,9 @@ from manifold.signals._retry import Retry
 from manifold.signals._state import StateFile
 from manifold.signals._tracing import Tracing
 
-STOP_WAIT_S = 10.0  # unsettled messages are redelivered; unsealed ones stay in the journal
+# Seconds to settle messages and seal the journal on shutdown. RabbitMQ redelivers messages that are not settled by then, and the
+# next start seals the journal.
+STOP_WAIT_S = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +61,9 @@ class Signals:
         )
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._writer = SegmentWriter(self._journal, self._segments, self._state.remember_seq, node=node, retry_s=retry_s)
-        stores = ArchiveClaims(settings.archive, settings.s3, node), [RedisClaims(self._redis, node)]
-        self._lease = Lease(node, self._folder, *stores, lease_s=settings.node_lease_seconds)
+        archive_claims = ArchiveClaims(settings.archive, settings.s3, node)
+        redis_claims = [RedisClaims(self._redis, node)]
+        self._lease = Lease(node, self._folder, archive_claims, redis_claims, lease_s=settings.node_lease_seconds)
         self._secrets, self._keys = hmac_secrets(settings), DayKeys.of(settings)
         self._retry, store = Retry(), IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
@@ -95,10 +98,11 @@ class Signals:
                 await asyncio.to_thread(self._tracing.close)
 
     def health(self) -> Health:
-        """Report healthy while consuming and able to write to disk."""
-        consumer, needed = self._consumer, (self._consumer, self._retry, self._journal)
-        problems = [part.problem for part in (*needed, self._writer, self._lease) if part.problem is not None]
-        serving = all(part.problem is None for part in needed)
+        """Report healthy while the door consumes, reaches its servers, and can write to disk."""
+        consumer = self._consumer
+        required = (self._consumer, self._retry, self._journal)
+        problems = [part.problem for part in (*required, self._writer, self._lease) if part.problem is not None]
+        is_healthy = all(part.problem is None for part in required)
         details = {
             "problems": problems,
             "signatures": "required" if self._secrets else "not asked for: no secret is set",
@@ -108,10 +112,10 @@ class Signals:
             "journal_files": len(self._journal.files),
             "node": self._settings.signals_node,
         }
-        return Health(serving, details)
+        return Health(is_healthy, details)
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Start and consume until stopped, or until the lease is lost; then finish what is in hand and release the lease."""
+        """Start, and consume until stopped or until the lease is lost; then settle the messages in hand and release the lease."""
         stopping = asyncio.ensure_future(stop.wait())
         start = asyncio.ensure_future(self._start())
         await asyncio.wait((stopping, start), return_when=asyncio.FIRST_COMPLETED)
@@ -120,7 +124,9 @@ class Signals:
             return
         start.result()
         lease = asyncio.ensure_future(self._lease.renew_until_lost())
-        tasks = [stopping, lease, *map(asyncio.ensure_future, (self._writer.run(), watch_lag(_metrics.LOOP_LAG_SECONDS.set)))]
+        writing = asyncio.ensure_future(self._writer.run())
+        watching = asyncio.ensure_future(watch_lag(_metrics.LOOP_LAG_SECONDS.set))
+        tasks = (stopping, lease, writing, watching)
         consumer = asyncio.create_task(self._consumer.run(), name="signals.consumer")
         try:
             await asyncio.wait((consumer, lease, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -136,17 +142,19 @@ class Signals:
             raise Permanent(self._lease.lost)
 
     async def _start(self) -> None:
+        """Recover the journal and the state of the previous run, and take the lease."""
         if not self._secrets:
             log.warning("signatures disabled: no HMAC secret; set MANIFOLD_SIGNALS_HMAC_SECRET")
         self._keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
-        recovered, state, node = self._journal.recover(), self._state.load(), self._settings.signals_node
-        given = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
-        self._recording.seqs = await self._lease.take(given)
+        recovered = self._journal.recover()
+        state = self._state.load()
+        last = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, self._settings.signals_node)
+        self._recording.seqs = await self._lease.take(last)
         self._consumer.backlog.empty_at = state.empty_at
-        log.info("door started", last_seq=given, journal_files=len(recovered), signatures=bool(self._secrets))
+        log.info("door started", last_seq=last, journal_files=len(recovered), signatures=bool(self._secrets))
 
     async def _finish(self, consumer: "asyncio.Task[None]") -> None:
-        """Stop consuming, settle and seal. Leftovers are redelivered, or sealed by the next start."""
+        """Stop consuming, settle the messages in hand, and seal the journal, within `STOP_WAIT_S`."""
         self._consumer.stop()
         try:
             async with asyncio.timeout(STOP_WAIT_S):

@@ -26,7 +26,7 @@ from manifold.signals.compat import read_any_properties
 
 # Errors that end a session; the consumer then opens another one.
 SESSION_ERRORS = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
-AROUND_PROPERTIES = 64  # bytes of a frame that are not properties
+FRAME_OVERHEAD = 64  # bytes of a frame that are not available for properties
 
 Take = Callable[[Received], None]
 
@@ -36,21 +36,24 @@ class PublishRejectedError(AMQPError):
 
 
 class Session:
-    """A session. Once `lost` is done, nothing can be acknowledged any more, and RabbitMQ redelivers the rest."""
+    """A session.
+
+    Once `lost` is done, nothing can be acknowledged any more, and RabbitMQ redelivers the unacknowledged messages.
+    """
 
     def __init__(self, consuming: AbstractChannel, publishing: AbstractChannel, under_in: Channel, under_out: Channel) -> None:
         self._consuming, self._under_in, self._under_out = consuming, under_in, under_out
         self._consumers: dict[str, tuple[ForeignBindings, Take]] = {}  # by consumer tag
-        self._numbers = itertools.count()  # for consumer tags
-        self._left = False
-        self._returned: str | None = None  # route of a message that was unroutable
+        self._consumer_numbers = itertools.count()  # for consumer tags
+        self._ignores_deliveries = False
+        self._unroutable: str | None = None  # exchange and key of a message that RabbitMQ returned as unroutable
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.max_properties = MAX_PROPERTIES  # bytes of a message's properties; fewer if the server's frames are small
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long a message from the queue may have waited
         self.repair: Callable[[], Awaitable[None]]  # declares missing topology
         self.ready: Callable[[], Awaitable[None]]  # waits until the server reads what is published
         for channel in (consuming, publishing):
-            channel.close_callbacks.add(lambda _, why: self.end(_closed(why)))
+            channel.close_callbacks.add(lambda _, why: self.end(_close_reason(why)))
         under_out.on_return_callbacks.add(self._note_return)
 
     async def consume(self, queue: str, take: Take) -> None:
@@ -63,9 +66,9 @@ class Session:
         Messages delivered to the old consumer can still be acknowledged.
         """
         if consumer in self._consumers:
-            ways, take = self._consumers[consumer]
+            bindings, take = self._consumers[consumer]
             await self._cancel(consumer)
-            await self._consume(ways, take)
+            await self._consume(bindings, take)
 
     async def stop_consuming(self) -> None:
         """Cancel all consumers; delivered messages can still be acknowledged."""
@@ -73,7 +76,7 @@ class Session:
             await self._cancel(consumer)
 
     async def ack_up_to(self, received: Received) -> None:
-        """Acknowledge this message and all delivered before it."""
+        """Acknowledge this message and all messages delivered before it."""
         await _ack(received, multiple=True)
 
     async def ack_each(self, messages: Sequence[Received]) -> None:
@@ -82,21 +85,22 @@ class Session:
             await _ack(received)
 
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
-        """Publish in order; return for each message None if confirmed, else the error. Waits for the confirms without a timeout.
+        """Publish in order and wait for the confirms; return for each message None if it is confirmed, else the error.
 
-        The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for a lost connection. Once a message
-        was unroutable, whatever is confirmed later gets one of `SESSION_ERRORS`, too.
+        There is no timeout. The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for a lost
+        connection. Once RabbitMQ has returned an unroutable message, every message confirmed afterwards gets an `AMQPError`, too
+        (see `_note_return`).
         """
         return await asyncio.gather(*map(self._publish_one, out))
 
     def leave(self) -> None:
-        """Ignore further deliveries, which RabbitMQ redelivers."""
-        self._left = True
+        """Ignore further deliveries; RabbitMQ redelivers them in the next session."""
+        self._ignores_deliveries = True
 
     async def is_blocked(self) -> bool:
         """Whether the server has blocked the publishing connection, because of a memory or disk alarm."""
         ready = asyncio.ensure_future(self.ready())
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # lets `ready` run; unless the server blocks, it is done after this
         if ready.done():
             return False
         ready.cancel()
@@ -105,11 +109,11 @@ class Session:
     async def count(self, queue: str) -> int:
         """Return the number of messages waiting in the queue."""
         with lost_connection_as_error():
-            found = await self._consuming.get_queue(queue, ensure=True)
-        return int(found.declaration_result.message_count or 0)
+            declared = await self._consuming.get_queue(queue, ensure=True)
+        return int(declared.declaration_result.message_count or 0)
 
     async def repair_topology(self) -> None:
-        """Declare and bind again whatever was deleted."""
+        """Declare and bind again the exchanges and queues that were deleted."""
         with lost_connection_as_error():
             await self.repair()
 
@@ -118,49 +122,53 @@ class Session:
         if not self.lost.done():
             self.lost.set_result(why)
 
-    async def _publish_one(self, one: Outgoing) -> Exception | None:
+    async def _publish_one(self, outgoing: Outgoing) -> Exception | None:
+        """Publish one message and wait for its confirm; return None if it is confirmed, else the error."""
         try:
             with lost_connection_as_error():
-                # As aio-pika's own `publish`, which waits for each message to be written before the next one.
+                # aio-pika's own `publish` would wait until each message is written before it accepts the next one.
                 await self._under_out.basic_publish(
-                    one.message.body,
-                    exchange=one.exchange,
-                    routing_key=one.key,
-                    properties=one.message.properties,
-                    mandatory=one.mandatory,
+                    outgoing.message.body,
+                    exchange=outgoing.exchange,
+                    routing_key=outgoing.key,
+                    properties=outgoing.message.properties,
+                    mandatory=outgoing.mandatory,
                     wait=False,
                 )
         except DeliveryError:
             return PublishRejectedError("rejected")
         except SESSION_ERRORS as exc:
             return exc
-        return None if self._returned is None else AMQPError(f"RabbitMQ returned a message as unroutable: {self._returned}")
+        if self._unroutable is not None:
+            return AMQPError(f"RabbitMQ returned a message as unroutable: {self._unroutable}")
+        return None
 
     def _note_return(self, message: DeliveredMessage) -> None:
-        """Note an unroutable message, which RabbitMQ confirms next.
+        """Note that RabbitMQ returned an unroutable message, which it then confirms like any other.
 
-        aiormq tells which one by its message id alone. Clients choose those, so another message under way may have the same.
+        aiormq identifies the returned message by its message id only. Senders choose message ids, so another message that waits
+        for its confirm may have the same id. That is why no message is trusted to be routed after this.
         """
-        self._returned = f"{message.exchange} with key {message.routing_key}"
+        self._unroutable = f"{message.exchange} with key {message.routing_key}"
 
-    async def _consume(self, ways: ForeignBindings, take: Take) -> None:
-        """Consume a queue into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
+    async def _consume(self, bindings: ForeignBindings, take: Take) -> None:
+        """Consume the queue of `bindings` into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
 
-        async def delivered(delivery: DeliveredMessage) -> None:
-            if self._left:
+        async def receive(delivery: DeliveredMessage) -> None:
+            if self._ignores_deliveries:
                 return
             message = aio_pika.IncomingMessage(delivery)
             exchange, key = message.exchange or "", message.routing_key or ""
-            if ways.is_own(exchange, key) or ways.count_message(exchange, key):
-                take(Received.of(ways.queue, message, self.waited_s(ways.queue)))
+            if bindings.is_own(exchange, key) or bindings.count_message(exchange, key):
+                take(Received.of(bindings.queue, message, self.waited_s(bindings.queue)))
             else:
-                with contextlib.suppress(*SESSION_ERRORS):  # the session has ended, and knows it
+                with contextlib.suppress(*SESSION_ERRORS):  # if the connection is lost, `lost` is set elsewhere
                     await message.ack()
 
-        consumer = f"door-{next(self._numbers)}"
-        self._consumers[consumer] = ways, take
-        with lost_connection_as_error():  # as aio-pika's own `consume`, which takes another task for each message
-            await self._under_in.basic_consume(ways.queue, delivered, consumer_tag=consumer)
+        consumer = f"door-{next(self._consumer_numbers)}"
+        self._consumers[consumer] = bindings, take
+        with lost_connection_as_error():  # aio-pika's own `consume` would start another task for each message
+            await self._under_in.basic_consume(bindings.queue, receive, consumer_tag=consumer)
 
     async def _cancel(self, consumer: str) -> None:
         del self._consumers[consumer]
@@ -179,19 +187,21 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
         with lost_connection_as_error():
-            of_in, of_out = [await _connect(stack, url, settings, way) for way in ("in", "out")]
-            await assert_topology(of_in, partitions=settings.signals_partitions)
-            consuming = await of_in.channel(publisher_confirms=False)
-            publishing = await of_out.channel(publisher_confirms=True)  # returns: see `_note_return`
+            connection_in = await _connect(stack, url, settings, "in")
+            connection_out = await _connect(stack, url, settings, "out")
+            await assert_topology(connection_in, partitions=settings.signals_partitions)
+            consuming = await connection_in.channel(publisher_confirms=False)
+            publishing = await connection_out.channel(publisher_confirms=True)  # `_note_return` handles unroutable messages
             await consuming.set_qos(prefetch_count=settings.signals_prefetch)
-        # What aio-pika's own channels do not have, the underlying ones have; their abstract class lacks parts of it.
+        # Only the underlying aiormq channels have the methods and callbacks that a session uses. aio-pika returns them as an
+        # abstract class that declares only a part of these.
         under_in = cast("Channel", await consuming.get_underlay_channel())
         under_out = cast("Channel", await publishing.get_underlay_channel())
         session = Session(consuming, publishing, under_in, under_out)
-        session.repair = lambda: repair_topology(of_in, partitions=settings.signals_partitions)
+        session.repair = lambda: repair_topology(connection_in, partitions=settings.signals_partitions)
         session.ready = under_out.connection.ready
-        if largest := under_out.connection.connection_tune.frame_max:
-            session.max_properties = min(MAX_PROPERTIES, largest - AROUND_PROPERTIES)
+        if frame_max := under_out.connection.connection_tune.frame_max:
+            session.max_properties = min(MAX_PROPERTIES, frame_max - FRAME_OVERHEAD)
         # If a queue is deleted and recreated between two checks, only the consumer cancel notification shows it.
         under_in.on_consumer_cancel_callbacks.add(
             lambda _: session.end("RabbitMQ has cancelled a consumer, as when its queue is deleted")
@@ -201,30 +211,34 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
 
 @contextlib.contextmanager
 def lost_connection_as_error() -> Iterator[None]:
-    """Turn what aiormq does once a connection is closed into an error: it cancels pending calls, and raises for further ones.
+    """Raise ConnectionError for a call to aiormq that fails because the connection was closed.
+
+    When a connection closes, aiormq cancels pending calls, and raises a plain RuntimeError for further calls. A cancellation that
+    was requested for the current task is passed on unchanged.
 
     Raises:
-        ConnectionError: instead of a plain RuntimeError, or of a cancellation that was not requested for this task.
+        ConnectionError: the connection was closed.
     """
     try:
         yield
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task is not None and task.cancelling():  # a requested cancellation, not one by aiormq
             raise
         raise ConnectionError("the connection has ended") from exc
     except RuntimeError as exc:
-        if type(exc) is not RuntimeError:
+        if type(exc) is not RuntimeError:  # a subclass has another cause
             raise
         raise ConnectionError("the connection has ended") from exc
 
 
-async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Settings, way: str) -> AbstractConnection:
+async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Settings, direction: str) -> AbstractConnection:
+    """Open a connection that `stack` closes at its end."""
     connection = await aio_pika.connect(
         url,
         heartbeat=settings.signals_heartbeat_seconds,
         timeout=settings.signals_connect_ms / 1000,
-        client_properties={"connection_name": f"manifold signals {way}"},
+        client_properties={"connection_name": f"manifold signals {direction}"},
     )
     stack.push_async_callback(_close, connection)
     return connection
@@ -242,5 +256,5 @@ async def _ack(received: Received, *, multiple: bool = False) -> None:
         await received.message.ack(multiple=multiple)
 
 
-def _closed(why: BaseException | None) -> str:
+def _close_reason(why: BaseException | None) -> str:
     return f"the channel was closed: {why}" if str(why or "") else "the channel was closed"

@@ -1,4 +1,4 @@
-"""Signature check: proves that the sender has the secret. Pure."""
+"""Signature check: a valid signature proves that the sender has the secret. Pure."""
 
 import hmac
 import re
@@ -11,11 +11,11 @@ from manifold.signals._received import ALGORITHM, NONCE, SIGNATURE, TIMESTAMP, R
 
 ALGORITHMS = (signing.ALGORITHM,)
 _HEX_64, _HEX_32 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
-_MAX_TIMESTAMP = 64  # characters
+_MAX_TIMESTAMP_LENGTH = 64  # characters
 
 
 def check_signature(received: Received, device_id: str, secrets: Sequence[str]) -> Refusal | None:
-    """Return why the signature is refused; None if it is valid. `secrets`: the accepted ones, at least one."""
+    """Return why the signature is refused, or None if it is valid. `secrets` are the accepted secrets, at least one."""
     given, timestamp = received.header(SIGNATURE), received.header(TIMESTAMP)
     nonce, algorithm = received.header(NONCE), received.header(ALGORITHM)
     for name, value in ((SIGNATURE, given), (TIMESTAMP, timestamp), (NONCE, nonce), (ALGORITHM, algorithm)):
@@ -29,12 +29,12 @@ def check_signature(received: Received, device_id: str, secrets: Sequence[str]) 
         return Refusal(Code.SIGNATURE_ERROR, "the algorithm is not known", f"{ALGORITHM}: {' or '.join(ALGORITHMS)}")
     if not _HEX_32.fullmatch(nonce):
         return Refusal(Code.SIGNATURE_ERROR, "the nonce is invalid", f"{NONCE}: 32 lower-case hex digits")
-    if not _HEX_64.fullmatch(given) or len(timestamp) > _MAX_TIMESTAMP:
+    if not _HEX_64.fullmatch(given) or len(timestamp) > _MAX_TIMESTAMP_LENGTH:
         return Refusal(Code.SIGNATURE_ERROR, "the signature is invalid", f"{SIGNATURE}: 64 lower-case hex digits")
-    right = False
+    is_valid = False
+    signed = {"device_id": device_id, "nonce": nonce, "timestamp": timestamp, "algorithm": algorithm}
     for secret in secrets:  # try all secrets even after a match, for constant time
-        made = signature(received.body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp, algorithm=algorithm)
-        right |= hmac.compare_digest(made, given)
-    if right:
+        is_valid |= hmac.compare_digest(signature(received.body, secret, **signed), given)
+    if is_valid:
         return None
     return Refusal(Code.SIGNATURE_ERROR, "the signature is not of this message", f"{SIGNATURE}: sign the bytes that are sent")

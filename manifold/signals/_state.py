@@ -17,7 +17,7 @@ class StateFile(state_file.StateFile[SignalsState]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SignalsState())
 
-    def remember_empty(self, at: float) -> None:
-        """Save the time when the queue was last seen empty; on disk when this returns."""
-        self.state.empty_at = at
+    def remember_empty(self, unix_s: float) -> None:
+        """Save the time when the queue was last seen empty. The file is on disk when this returns."""
+        self.state.empty_at = unix_s
         self.save()

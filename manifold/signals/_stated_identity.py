@@ -1,8 +1,9 @@
-"""Device ids and correlation id that a refused message states. Pure; what it states is not authenticated.
+"""Device ids and correlation id that a refused message states. They are not authenticated. Pure.
 
-Erasing a device finds refused messages by the stated device ids. The correlation id appears in logs and error reports.
+Erasure of a device finds refused messages by their stated device ids. The correlation id appears in logs and error reports.
 """
 
+import itertools
 import re
 import zlib
 from codecs import BOM_UTF8
@@ -14,9 +15,9 @@ import msgspec
 from manifold.contracts.signals.messages import DEVICE_ID, UUID_4
 from manifold.signals._received import DEVICE, Received
 
-MAX_DEVICES = 8  # indexed per message
-LOOKED_AT = 1 << 20  # bytes of an inflated body that are searched
-_NAMES = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
+MAX_DEVICES = 8  # device ids indexed per message
+MAX_SEARCHED_BYTES = 1 << 20  # bytes of an inflated body that are searched
+_DEVICE_ID_FIELD = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
 
 
 class StatedIdentity(NamedTuple):
@@ -27,41 +28,45 @@ class StatedIdentity(NamedTuple):
 
 
 def stated_identity_of(received: Received) -> StatedIdentity:
-    """Return what the headers and the body state, even if the body is malformed; only its first MiB is searched."""
+    """Return the ids that the headers and the first MiB of the body state. The body may be malformed.
+
+    A valid correlation id in the body takes precedence over that of the headers.
+    """
     body = readable(received)
-    said = _json(body)
-    devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
-    own = said.get("correlationId")
-    if isinstance(own, str) and UUID_4.fullmatch(own):
-        return StatedIdentity(tuple(devices)[:MAX_DEVICES], own)
-    return StatedIdentity(tuple(devices)[:MAX_DEVICES], received.correlation_id)
+    fields = _json_object(body)
+    valid = (device_id for device_id in _device_ids(received, body, fields) if DEVICE_ID.fullmatch(device_id))
+    distinct = tuple(dict.fromkeys(valid))
+    correlation_id = fields.get("correlationId")
+    if not isinstance(correlation_id, str) or not UUID_4.fullmatch(correlation_id):
+        correlation_id = received.correlation_id
+    return StatedIdentity(distinct[:MAX_DEVICES], correlation_id)
 
 
-def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[str]:
-    named = said.get("deviceId")
-    if isinstance(named, str):  # the parsed value, because the regex does not decode JSON escapes
-        yield named
+def _device_ids(received: Received, body: bytes, fields: dict[str, Any]) -> Iterator[str]:
+    """Yield the device ids in the parsed body, the header, and up to `MAX_DEVICES` matches anywhere in the body."""
+    parsed = fields.get("deviceId")
+    if isinstance(parsed, str):  # the search below would not find a value with JSON escapes
+        yield parsed
     if (header := received.header(DEVICE)) is not None:
         yield header
-    for place, found in enumerate(_NAMES.finditer(body)):
-        if place >= MAX_DEVICES:
-            return
-        yield found[1].decode()
+    for match in itertools.islice(_DEVICE_ID_FIELD.finditer(body), MAX_DEVICES):
+        yield match[1].decode()
 
 
 def readable(received: Received) -> bytes:
     """Return the first MiB of the body, inflated if it is valid gzip."""
     if (received.content_encoding or "").lower() != "gzip":
-        return received.body[:LOOKED_AT]
+        return received.body[:MAX_SEARCHED_BYTES]
     try:
-        return zlib.decompressobj(wbits=31).decompress(received.body, LOOKED_AT)
+        return zlib.decompressobj(wbits=31).decompress(received.body, MAX_SEARCHED_BYTES)
     except zlib.error:
-        return received.body[:LOOKED_AT]
+        return received.body[:MAX_SEARCHED_BYTES]
 
 
-def _json(body: bytes) -> dict[str, Any]:
+def _json_object(body: bytes) -> dict[str, Any]:
+    """Return the body's JSON object; an empty one if the body is not a JSON object."""
     try:
-        said = msgspec.json.decode(body.removeprefix(BOM_UTF8))
+        parsed = msgspec.json.decode(body.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

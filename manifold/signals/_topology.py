@@ -1,4 +1,4 @@
-"""Declares the topology of the contract, and partitions of the raw queue if the settings ask for them."""
+"""Declares the topology of the contract and, if the settings configure any, the partitions of the raw queue."""
 
 import re
 from typing import Any
@@ -14,14 +14,16 @@ log = structlog.get_logger(__name__)
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
 # RabbitMQ's error for an object that exists with other arguments: the wanted value and the current one.
-_OTHER = re.compile(
-    r"inequivalent arg '(?P<argument>[^']*)' for (?P<what>(?:queue|exchange) '[^']*') in vhost '[^']*': "
-    r"received (?P<ours>.*) but current is (?P<theirs>.*)"
+_CONFLICT = re.compile(
+    r"inequivalent arg '(?P<argument>[^']*)' for (?P<object>(?:queue|exchange) '[^']*') in vhost '[^']*': "
+    r"received (?P<wanted>.*) but current is (?P<current>.*)"
 )
 
 
 async def repair_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
-    """Log missing exchanges, then declare and bind everything. Keeps all bindings: another door's partition count may need them.
+    """Log missing exchanges, then declare and bind the whole topology.
+
+    Existing bindings are kept: a door with another number of partitions may need them.
 
     Raises:
         Permanent: as for `assert_topology`.
@@ -36,7 +38,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
 
 
 async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
-    """Whether the exchange does not exist. Uses its own channel, because a failed passive declare closes it."""
+    """Whether the exchange does not exist. Uses a separate channel, because a failed passive declaration closes its channel."""
     channel = await connection.channel(publisher_confirms=False)
     try:
         await channel.get_exchange(exchange, ensure=True)
@@ -47,7 +49,9 @@ async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
 
 
 async def assert_topology(connection: AbstractConnection, *, partitions: int = 0, unbinds: bool = True) -> None:
-    """Declare the contract's topology and `partitions` partitions; `unbinds`: also remove bindings of other settings.
+    """Declare the contract's topology and `partitions` partitions.
+
+    `unbinds`: also remove the bindings that earlier releases, or doors with other settings, have left.
 
     Raises:
         Permanent: an object exists with other arguments (the message names the argument and both values), or the server lacks the
@@ -71,20 +75,25 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
         else:
             await raw.bind(topology.EXCHANGE, topology.RAW)
             if unbinds:
-                await _without_partitions(connection)
+                await _unbind_partitions(connection)
     except ChannelPreconditionFailed as exc:
         raise Permanent(
-            f"the RabbitMQ topology conflicts: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
-            "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
+            f"the RabbitMQ topology conflicts: {_conflict_text(exc)}; delete what is named there, once it is empty, or let the "
+            "door use a virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
         ) from exc
     await channel.close()
 
 
 async def _declare_partitions(channel: AbstractChannel, count: int) -> None:
-    """Route signals to the partitions too; until the raw queue is unbound some reach both, and the door deduplicates them."""
-    by: dict[str, Any] = dict(topology.PARTITIONS_BY)
+    """Declare the partitions and route signals to them.
+
+    Until the caller unbinds the raw queue, a signal reaches the raw queue and a partition; the door deduplicates it.
+    """
+    arguments: dict[str, Any] = dict(topology.PARTITIONS_BY)
     try:
-        spread = await channel.declare_exchange(topology.PARTITIONS, topology.PARTITIONS_TYPE, durable=True, arguments=by)
+        exchange = await channel.declare_exchange(
+            topology.PARTITIONS, topology.PARTITIONS_TYPE, durable=True, arguments=arguments
+        )
     except AMQPError as exc:
         if "unknown exchange type" in str(exc):
             raise Permanent(
@@ -94,24 +103,27 @@ async def _declare_partitions(channel: AbstractChannel, count: int) -> None:
     for queue in topology.partitions(count):
         declared = await channel.declare_queue(queue.name, durable=True, arguments=dict(queue.arguments))
         await declared.bind(queue.exchange, queue.key)
-    await spread.bind(topology.EXCHANGE, topology.RAW)
+    await exchange.bind(topology.EXCHANGE, topology.RAW)
 
 
-async def _without_partitions(connection: AbstractConnection) -> None:
-    """Unbind earlier partitions. Uses its own channel, because it closes if there are none."""
+async def _unbind_partitions(connection: AbstractConnection) -> None:
+    """Route no more signals to partitions, if an earlier setting declared any.
+
+    Uses a separate channel, because RabbitMQ closes the channel if the partitions' exchange does not exist.
+    """
     channel = await connection.channel(publisher_confirms=False)
     try:
-        spread = await channel.get_exchange(topology.PARTITIONS, ensure=True)
+        exchange = await channel.get_exchange(topology.PARTITIONS, ensure=True)
     except ChannelNotFoundEntity:
         return
-    await spread.unbind(topology.EXCHANGE, topology.RAW)
+    await exchange.unbind(topology.EXCHANGE, topology.RAW)
     await channel.close()
 
 
-def _text(exc: BaseException) -> str:
-    """Return the conflicting object and argument with both values, or else the server's text without its code."""
-    said = str(exc.args[0]) if exc.args else type(exc).__name__
-    if (other := _OTHER.search(said)) is None:
-        return said.removeprefix("PRECONDITION_FAILED - ")
-    ours, theirs = (re.sub(r"^the value | of type '\w+'$", "", other[name]) for name in ("ours", "theirs"))
-    return f"{other['what']} has {other['argument']} = {theirs}, and the door needs {ours}"
+def _conflict_text(exc: BaseException) -> str:
+    """Return the conflicting object and argument with both values; if the error does not name them, its text without the code."""
+    error = str(exc.args[0]) if exc.args else type(exc).__name__
+    if (conflict := _CONFLICT.search(error)) is None:
+        return error.removeprefix("PRECONDITION_FAILED - ")
+    wanted, current = (re.sub(r"^the value | of type '\w+'$", "", conflict[name]) for name in ("wanted", "current"))
+    return f"{conflict['object']} has {conflict['argument']} = {current}, and the door needs {wanted}"

@@ -1,6 +1,6 @@
 """Tracing: one span per message, sent to an OTLP collector. Off by default; the door never waits for the collector.
 
-A span lasts from delivery to acknowledgement, and joins the trace of the `traceparent` header, if there is one.
+A span lasts from delivery to acknowledgement. If the message has a `traceparent` header, the span joins that trace.
 The OpenTelemetry library is only imported if tracing is on.
 """
 
@@ -13,10 +13,10 @@ from manifold.signals._disposition import Disposition, Refused
 from manifold.signals._received import Accepted, Received
 
 SERVICE = "manifold-signals"
-EXPORT_S = 2  # timeout of an export, including the last one on shutdown
-MAX_QUEUED_SPANS = 8192  # spans beyond this are dropped if the collector is slow or unavailable
+EXPORT_TIMEOUT_S = 2  # timeout of an export, including the last one on shutdown
+MAX_QUEUED_SPANS = 8192  # spans that wait for a slow or unavailable collector; further spans are dropped
 TRACEPARENT = "traceparent"
-CONVERSATION = "messaging.message.conversation_id"
+CORRELATION_ID = "messaging.message.conversation_id"
 _NANOSECONDS = 1_000_000_000
 
 
@@ -32,7 +32,7 @@ class Tracing:
 
         resource = Resource.create({"service.name": SERVICE, "service.instance.id": str(node)})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_S)
+        exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
         self._provider.add_span_processor(
             BatchSpanProcessor(exporter, max_queue_size=MAX_QUEUED_SPANS, schedule_delay_millis=1000)
         )
@@ -46,20 +46,21 @@ class Tracing:
 
     def emit_spans(self, disposition: Disposition, now: datetime) -> None:
         """Emit the spans of a group acknowledged at `now`. Does not block."""
-        for received, attributes in _ended(disposition):
-            self._span(received, attributes, now)
+        for received, attributes in _outcomes(disposition):
+            self._emit_span(received, attributes, now)
 
     def close(self) -> None:
         """Flush pending spans, within the export timeout. Blocks."""
         self._provider.shutdown()
 
-    def _span(self, received: Received, attributes: dict[str, Any], now: datetime) -> None:
+    def _emit_span(self, received: Received, attributes: dict[str, Any], now: datetime) -> None:
+        """Emit the span of one message, which ends at `now`; with error status if the message was refused."""
         from opentelemetry.trace import SpanKind, StatusCode
 
-        given = received.header(TRACEPARENT)
+        parent = received.header(TRACEPARENT)
         span = self._tracer.start_span(
             f"{received.queue} process",
-            self._propagator.extract({TRACEPARENT: given}) if given else None,
+            self._propagator.extract({TRACEPARENT: parent}) if parent else None,
             SpanKind.CONSUMER,
             _messaging_attributes(received) | attributes,
             start_time=_ns(received.at),
@@ -69,35 +70,41 @@ class Tracing:
         span.end(max(_ns(now), _ns(received.at)))
 
 
-def _ended(disposition: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
+def _outcomes(disposition: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
     """Yield each message of a group with its outcome attributes."""
-    yield from _known(disposition.taken, "processed")
-    yield from _known(disposition.duplicates, "duplicate")
-    for outcome, some in (("refused", disposition.refused), ("expired", disposition.expired)):
-        for one in some:
-            yield one.received, {"manifold.outcome": outcome} | _why(one)
+    yield from _accepted_outcomes(disposition.taken, "processed")
+    yield from _accepted_outcomes(disposition.duplicates, "duplicate")
+    for outcome, refused_messages in (("refused", disposition.refused), ("expired", disposition.expired)):
+        for refused in refused_messages:
+            yield refused.received, {"manifold.outcome": outcome} | _refusal_attributes(refused)
     for received, why in disposition.later:
         yield received, {"manifold.outcome": "retried", "manifold.reason": why}
 
 
-def _known(messages: Iterable[Accepted], outcome: str) -> Iterator[tuple[Received, dict[str, Any]]]:
+def _accepted_outcomes(messages: Iterable[Accepted], outcome: str) -> Iterator[tuple[Received, dict[str, Any]]]:
+    """Yield accepted messages with their outcome attributes; the outcome of a processed device status is "status"."""
     for message in messages:
-        outcome_of = "status" if message.received.is_status and outcome == "processed" else outcome
-        attributes = {"manifold.outcome": outcome_of, "manifold.device_id": message.parsed.device_id}
+        is_processed_status = message.received.is_status and outcome == "processed"
+        attributes = {
+            "manifold.outcome": "status" if is_processed_status else outcome,
+            "manifold.device_id": message.parsed.device_id,
+        }
         if message.correlation_id:
-            attributes[CONVERSATION] = message.correlation_id
+            attributes[CORRELATION_ID] = message.correlation_id
         yield message.received, attributes
 
 
-def _why(one: Refused) -> dict[str, Any]:
-    said: dict[str, Any] = {"manifold.code": one.refusal.code.value, "manifold.reason": one.refusal.message}
-    if one.stated.devices:
-        said["manifold.device_id"] = ",".join(one.stated.devices)
-    return said | ({CONVERSATION: one.stated.correlation_id} if one.stated.correlation_id else {})
+def _refusal_attributes(refused: Refused) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"manifold.code": refused.refusal.code.value, "manifold.reason": refused.refusal.message}
+    if refused.stated.devices:
+        attributes["manifold.device_id"] = ",".join(refused.stated.devices)
+    if refused.stated.correlation_id:
+        attributes[CORRELATION_ID] = refused.stated.correlation_id
+    return attributes
 
 
 def _messaging_attributes(received: Received) -> dict[str, Any]:
-    """Return attributes by OpenTelemetry's messaging conventions; nothing of the payload."""
+    """Return the attributes that OpenTelemetry's conventions for messaging define. They contain nothing of the payload."""
     attributes: dict[str, Any] = {
         "messaging.system": "rabbitmq",
         "messaging.operation.type": "process",
@@ -105,7 +112,9 @@ def _messaging_attributes(received: Received) -> dict[str, Any]:
         "messaging.message.body.size": len(received.body),
         "manifold.retry_count": received.retry_count,
     }
-    return attributes | ({CONVERSATION: received.correlation_id} if received.correlation_id else {})
+    if received.correlation_id:
+        attributes[CORRELATION_ID] = received.correlation_id
+    return attributes
 
 
 def _ns(at: datetime) -> int:

@@ -1,8 +1,8 @@
 """Lenient reading of message properties that AMQP allows but aio-pika, or pamqp below it, cannot read.
 
 A publisher may send a correlation id that is not UTF-8, a timestamp out of range, deeply nested headers, or as many headers as
-fit into a frame. The server forwards all of them. A client that fails to decode them loses its connection, gets the same message
-redelivered, loses the next connection, and never reaches the messages behind it.
+fit into a frame. RabbitMQ forwards all of these. A client that fails to decode such a message loses its connection, gets the same
+message redelivered, loses the next connection, and never reaches the messages behind it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,9 @@ from pamqp import decode
 
 from manifold.signals._received import LEFT_OUT
 
-MAX_HEADERS = 32 << 10  # bytes; pamqp copies the rest of the table for each entry: 0.4 s for the 128 KiB that a frame can hold
+# Bytes of a header table that the door reads. pamqp copies the rest of the table for each entry, which would take 0.4 s for the
+# 128 KiB that a frame can hold.
+MAX_HEADERS = 32 << 10
 _UNREADABLE = "headers that cannot be read"
 
 _timestamp: Callable[[bytes], tuple[int, Any]] = decode.timestamp
@@ -40,7 +42,7 @@ def timestamp(data: bytes) -> tuple[int, Any]:
 
 
 def table(data: bytes) -> tuple[int, Any]:
-    """Decode a header table; if that fails or the table is too large, return one header that says so."""
+    """Decode a header table. If decoding fails or the table is too large, return a table with one header that says so."""
     size = int.from_bytes(data[:4], "big")
     if size <= MAX_HEADERS:
         try:
@@ -61,9 +63,12 @@ def expiration(text: str) -> float | None:
 def read_any_properties() -> None:
     """Patch pamqp and aio-pika to read any properties, in every connection of this process. Idempotent.
 
-    Can go when pamqp decodes short strings and timestamps as leniently as long strings (gmr/pamqp#40), and aio-pika passes on
-    messages with an unknown delivery mode or expiration. Today such a message never reaches its consumer, and keeps its place in
-    the prefetch. RabbitMQ checks both, but not in each version, and not what comes by AMQP 1.0.
+    aio-pika does not pass on a message with an unknown delivery mode or expiration. Such a message never reaches its consumer,
+    and uses up a part of the prefetch. RabbitMQ checks the delivery mode and the expiration, but not in every version, and not
+    for messages that arrive by AMQP 1.0.
+
+    This patch can be removed when pamqp decodes short strings and timestamps as leniently as long strings (gmr/pamqp#40), and
+    aio-pika passes on these messages.
     """
     methods: Any = decode.METHODS
     methods.update(shortstr=short_str, timestamp=timestamp, table=table)

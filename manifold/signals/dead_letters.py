@@ -1,10 +1,11 @@
 """Dead letters for an operator: list them, and replay them after the cause is fixed.
 
-Listing takes the messages unacknowledged and requeues them at the end of the block. Meanwhile other clients cannot see them.
+Listing takes the messages without acknowledging them, and RabbitMQ requeues them at the end of the block. Until then, other
+clients cannot see them.
 
-Signatures expire. A message that is only too old, and was signed with an accepted secret, is signed again on replay, with the
-current time and a new nonce. It cannot be distinguished from a captured and resent message, so an operator must vouch for it;
-anyone with the secret could send it anyway.
+Signatures expire. If a message is refused only because it is too old, and an accepted secret signed it, replay signs it again
+with the current time and a new nonce. The door cannot distinguish such a message from a captured and resent message, so an
+operator must vouch for it. An operator with the secret could also send any other message, so this adds no risk.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from manifold.signals._stated_identity import readable, stated_identity_of
 from manifold.signals.compat import read_any_properties
 
 ACCEPTED = "accepted"
-EXPIRED = "EXPIRED"  # it expired in its queue; no door saw it
+EXPIRED = "EXPIRED"  # code of a message that expired in its queue and was not refused by a door
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,61 +74,69 @@ class DeadLetters:
         self._channel, self._checks = channel, checks
 
     async def take_oldest(self, count: int) -> list[DeadLetter]:
-        """Take the oldest `count` letters that were not taken yet, or fewer.
+        """Take the oldest letters that were not taken yet: `count`, or fewer if the queue has no more.
 
-        Those that are neither erased nor replayed return to the queue at the end of the block.
+        Letters that are neither erased nor replayed return to the queue at the end of the block.
         """
-        queue, found = await self._channel.get_queue(topology.DEAD, ensure=True), list[DeadLetter]()
-        while len(found) < count and (message := await queue.get(fail=False, no_ack=False)) is not None:
-            found.append(DeadLetter(len(found) + 1, _error_of(message), message.body, message))
-        return found
+        queue = await self._channel.get_queue(topology.DEAD, ensure=True)
+        letters = list[DeadLetter]()
+        while len(letters) < count:
+            message = await queue.get(fail=False, no_ack=False)
+            if message is None:
+                break
+            letters.append(DeadLetter(len(letters) + 1, _error_of(message), message.body, message))
+        return letters
 
     def verdict_now(self, letter: DeadLetter) -> str:
-        """Return the result of the checks that need no server, as of now: a refusal code, or `accepted`."""
+        """Return how the checks that need no server would judge the letter now: a refusal code, or `accepted`."""
         judged = self._judge(letter, self._checks)
         return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
 
     def is_only_old(self, letter: DeadLetter) -> bool:
-        """Whether the door would refuse it now only because its signed timestamp is too old."""
-        return self.verdict_now(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
+        """Whether the door would refuse the letter now, and only because its signed timestamp is too old."""
+        return self.verdict_now(letter) != ACCEPTED and isinstance(self._judge_without_age(letter), Accepted)
 
     async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
-        """Delete the letters of a device, one in memory at a time; return how many.
+        """Delete the letters of a device, holding one letter in memory at a time; return the number of deleted letters.
 
-        A letter belongs to the device if it states its id, or if `is_in` finds it in a header, the body, or the decoded body.
+        A letter belongs to the device if it states the device id, or if `is_in` is true for a header, the body, or the inflated
+        body.
         """
-        gone = 0
-        while taken := await self.take_oldest(1):  # the next one each time: those taken before return only at the end
-            received = _received(taken[0])
-            texts: list[bytes | str] = [*(str(value) for value in received.headers.values()), received.body, readable(received)]
+        deleted = 0
+        while taken := await self.take_oldest(1):  # each time the next letter: RabbitMQ requeues taken letters only at the end
+            [letter] = taken
+            received = _received(letter)
+            headers = (str(value) for value in received.headers.values())
+            texts: list[bytes | str] = [*headers, received.body, readable(received)]
             if device_id in stated_identity_of(received).devices or any(is_in(text) for text in texts):
-                await taken[0].message.ack()
-                gone += 1
-        return gone
+                await letter.message.ack()
+                deleted += 1
+        return deleted
 
     async def replay(self, letter: DeadLetter) -> None:
-        """Send a letter to its original queue, signed again if it is only too old; then remove it here."""
-        old, headers = letter.message, _own_headers(letter)
-        judged = self._ageless(letter)
+        """Publish a letter to its original queue, signed again if it is refused only for its age; then remove the letter."""
+        original, headers = letter.message, _sender_headers(letter)
+        judged = self._judge_without_age(letter)
         if self.verdict_now(letter) != ACCEPTED and isinstance(judged, Accepted):
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             signed: dict[str, Any] = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
             headers |= signed_headers(letter.body, self._checks.secrets[0], **signed)
-        again = aio_pika.Message(
+        replayed = aio_pika.Message(
             letter.body,
             headers=headers,
-            content_type=old.content_type,
-            content_encoding=old.content_encoding,
-            correlation_id=old.correlation_id,
-            reply_to=old.reply_to,
-            message_id=old.message_id,
+            content_type=original.content_type,
+            content_encoding=original.content_encoding,
+            correlation_id=original.correlation_id,
+            reply_to=original.reply_to,
+            message_id=original.message_id,
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
         exchange = await self._channel.get_exchange(topology.EXCHANGE, ensure=False)
-        await exchange.publish(again, _queue_of(letter), mandatory=True)
-        await old.ack()
+        await exchange.publish(replayed, _queue_of(letter), mandatory=True)
+        await original.ack()
 
-    def _ageless(self, letter: DeadLetter) -> Judged:
+    def _judge_without_age(self, letter: DeadLetter) -> Judged:
+        """Judge the letter by all checks except the age of its timestamp."""
         return self._judge(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
 
     def _judge(self, letter: DeadLetter, checks: Checks) -> Judged:
@@ -150,29 +159,30 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
 
 
 def _received(letter: DeadLetter) -> Received:
-    """Build the message as a door would receive it now."""
+    """Build the message as a door would receive it now, without routing and history."""
     message = letter.message
     return Received(
         _queue_of(letter),
         letter.body,
-        _own_headers(letter),
+        _sender_headers(letter),
         datetime.now(UTC),
         content_type=message.content_type,
         content_encoding=message.content_encoding,
     )
 
 
-def _own_headers(letter: DeadLetter) -> dict[str, Any]:
-    """Return the original headers, without those about routing and history."""
+def _sender_headers(letter: DeadLetter) -> dict[str, Any]:
+    """Return the headers that the sender wrote, without the headers about routing and history."""
     return {name: value for name, value in letter.message.headers.items() if name not in ROUTING_HEADERS}
 
 
 def _queue_of(letter: DeadLetter) -> str:
-    """Return the queue that it came from."""
+    """Return the queue from which the letter came."""
     return topology.STATUS if letter.message.headers.get(QUEUE) == topology.STATUS else topology.RAW
 
 
 def _error_of(message: AbstractIncomingMessage) -> dict[str, Any]:
+    """Return the error report of the door; empty if the header is missing or is not a JSON object."""
     try:
         error = json.loads(str(message.headers.get(ERROR, "{}")))
     except ValueError:

@@ -58,15 +58,15 @@ def read_bounds(text: str) -> dict[ReadingType, Range]:
     """
     bounds: dict[ReadingType, Range] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
-        found = _ENTRY.fullmatch(entry)
+        match = _ENTRY.fullmatch(entry)
         try:
-            if found is None:
+            if match is None:
                 raise ValueError
-            kind, least, most = ReadingType(found[1]), float(found[2]), float(found[3])
+            kind, least, most = ReadingType(match[1]), float(match[2]), float(match[3])
         except ValueError:
             kinds = ", ".join(ReadingType)
             raise ValueError(f"{entry!r} is not a bound; write <type>=<least>..<most> <unit>, with a type of {kinds}") from None
         if not (math.isfinite(least) and math.isfinite(most) and least < most):
             raise ValueError(f"{entry!r}: the least value must be smaller than the most, and both finite")
-        bounds[kind] = Range(least, most, unit_of(found[4]))
+        bounds[kind] = Range(least, most, unit_of(match[4]))
     return bounds

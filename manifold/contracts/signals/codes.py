@@ -6,7 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-MAX_TEXT = 500  # characters of each text of a refusal: it is sent in a header, and may quote an arbitrarily long field name
+# Characters of each text of a refusal. The texts are sent in a header, and may quote a field name of any length.
+MAX_TEXT = 500
 
 
 class Code(StrEnum):
@@ -35,13 +36,14 @@ class Refusal:
     details: str = ""  # the field or header, and the remedy
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", _cut(self.message))
-        object.__setattr__(self, "details", _cut(self.details))
+        object.__setattr__(self, "message", _truncated(self.message))
+        object.__setattr__(self, "details", _truncated(self.details))
 
     @property
     def reason(self) -> str:
         """The refusal in one line, as stored in the table `quarantine`."""
-        return _cut(f"{self.code}: {self.message}" + (f" ({self.details})" if self.details else ""))
+        details = f" ({self.details})" if self.details else ""
+        return _truncated(f"{self.code}: {self.message}{details}")
 
 
 class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,5 +67,5 @@ class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.json.encode(self)
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -1,13 +1,14 @@
-"""Redis keys of the AMQP door: short, because there are millions of them. Those of one device share a cluster slot.
+"""Redis keys of the AMQP door. They are short, because there are millions of keys. The keys of one device share a cluster slot.
 
-Keys contain a digest of the device name. Nonces are stored in hashes, one for each device and *generation*, a fraction of the
-retention of nonces. A hash expires as a whole, and fields of a small hash have no overhead.
+Keys contain a digest of the device id. Nonces are stored in hashes, one hash for each device and *generation*; a generation is an
+interval of 1 / `GENERATIONS` of the time for which nonces are kept. A hash expires as a whole, and the fields of a small hash
+have almost no overhead.
 """
 
 import hashlib
 from functools import lru_cache
 
-GENERATIONS = 4  # per nonce retention; a nonce is kept for up to one generation longer
+GENERATIONS = 4  # in the retention of nonces; a nonce is kept for up to one generation longer
 _TAG_BYTES, _DIGEST_BYTES = 9, 16
 
 

@@ -128,42 +128,49 @@ def instant(text: str) -> datetime:
 
 
 def parse_raw(body: bytes) -> RawSignal | Refusal:
-    """Parse a raw signal; its size was checked before."""
-    said = _read(body, RawSignal)
-    if isinstance(said, Refusal):
-        return said
-    if said.schema_version not in RAW_VERSIONS:
-        return _unknown_version(said.schema_version)
-    refused = _refused_instant("capturedAt", said.captured_at, lambda: said.captured)
-    return refused or _refused_id(said.correlation_id) or _refused_payload(said) or said
+    """Parse a raw signal. The caller has checked the size of the body."""
+    signal = _decode(body, RawSignal)
+    if isinstance(signal, Refusal):
+        return signal
+    if signal.schema_version not in RAW_VERSIONS:
+        return _unknown_version(signal.schema_version)
+    refusal = (
+        _refused_instant("capturedAt", signal.captured_at, lambda: signal.captured)
+        or _refused_id(signal.correlation_id)
+        or _refused_payload(signal)
+    )
+    return refusal or signal
 
 
 def parse_status(body: bytes) -> DeviceStatus | Refusal:
     """Parse a device status."""
-    said = _read(body, DeviceStatus)
-    if isinstance(said, Refusal):
-        return said
-    return _refused_instant("lastSeen", said.last_seen, lambda: said.seen) or _refused_id(said.correlation_id) or said
+    status = _decode(body, DeviceStatus)
+    if isinstance(status, Refusal):
+        return status
+    refused_time = _refused_instant("lastSeen", status.last_seen, lambda: status.seen)
+    return refused_time or _refused_id(status.correlation_id) or status
 
 
-def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
+def _decode(body: bytes, model: type[_Message]) -> _Message | Refusal:
     body = body.removeprefix(BOM_UTF8)
     try:
         return msgspec.json.decode(body, type=model)
     except msgspec.ValidationError as exc:
-        return _wrong_version(body, model) or Refusal(Code.SCHEMA_ERROR, "a field is not as the schema has it", str(exc))
+        return _prior_refusal(body, model) or Refusal(Code.SCHEMA_ERROR, "a field is not as the schema has it", str(exc))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _NO_JSON
 
 
-def _wrong_version(body: bytes, model: type[Any]) -> Refusal | None:
+def _prior_refusal(body: bytes, model: type[Any]) -> Refusal | None:
     """Return the refusal that takes precedence over a schema error: malformed JSON, or an unknown version; else None."""
     try:
-        said: Any = msgspec.json.decode(body)
+        parsed: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         return _NO_JSON
-    version = said.get("schemaVersion") if isinstance(said, dict) and model is RawSignal else None
-    return _unknown_version(version) if isinstance(version, str) and version not in RAW_VERSIONS else None
+    version = parsed.get("schemaVersion") if isinstance(parsed, dict) and model is RawSignal else None
+    if isinstance(version, str) and version not in RAW_VERSIONS:
+        return _unknown_version(version)
+    return None
 
 
 def _unknown_version(version: str) -> Refusal:
@@ -171,9 +178,10 @@ def _unknown_version(version: str) -> Refusal:
     return Refusal(Code.VERSION_ERROR, f"schema version {version[:20]!r} is not known", f"schemaVersion: send one of {known}")
 
 
-def _refused_instant(field: str, text: str, read: Callable[[], datetime]) -> Refusal | None:
+def _refused_instant(field: str, text: str, parse: Callable[[], datetime]) -> Refusal | None:
+    """Return a refusal if `parse`, which parses and caches the time in `text`, fails."""
     try:
-        read()
+        parse()
     except ValueError:
         return Refusal(Code.SCHEMA_ERROR, f"{field} {text[:60]!r} is not a time", f"{field}: send {ISO_8601}")
     return None
@@ -187,9 +195,9 @@ def _refused_id(correlation_id: str | None) -> Refusal | None:
     )
 
 
-def _refused_payload(said: RawSignal) -> Refusal | None:
+def _refused_payload(signal: RawSignal) -> Refusal | None:
     try:
-        decoded = said.payload_bytes if len(said.payload) % 4 == 0 else b""
+        decoded = signal.payload_bytes if len(signal.payload) % 4 == 0 else b""
     except (binascii.Error, ValueError):
         decoded = b""
     if decoded:
@@ -206,7 +214,10 @@ def idempotency_key(signal: RawSignal) -> str:
 
 
 def content_digest(payload: bytes) -> str:
-    """Return the SHA-256 of the decoded payload, lower-case hex; with device and instant, the key of the lake's row."""
+    """Return the SHA-256 of the decoded payload in lower-case hex.
+
+    With device and capture time, it is the key of the lake's row.
+    """
     return hashlib.sha256(payload).hexdigest()
 
 
@@ -222,7 +233,6 @@ def processed_message(
         "processedData": data,
         "schemaVersion": signal.schema_version,
     }
-    known = correlation_id or signal.correlation_id
-    if known:
-        message["correlationId"] = known
+    if stated_id := correlation_id or signal.correlation_id:
+        message["correlationId"] = stated_id
     return msgspec.json.encode(message)

@@ -1,6 +1,6 @@
-"""Derives readings and anomalies from a raw payload: one pure, total function for door and pipelines.
+"""Derives readings and anomalies from a raw payload. Door and pipelines call the same pure function, which accepts any bytes.
 
-`RULES` is its version: each row of the lake records it, and `process_signals` recomputes rows of other versions.
+`RULES` is the version of the rules. Each row of the lake records it, and `process_signals` recomputes rows of other versions.
 """
 
 import re
@@ -19,9 +19,10 @@ RULES = 1
 MAX_READINGS = 10_000  # per signal; the rest stays in the payload only
 MAX_ANOMALIES = 1_000
 _TYPES = {kind.value: kind for kind in ReadingType}
-LONGEST_UNIT = 16
+MAX_UNIT_LENGTH = 16  # characters
 _UNIT = re.compile(r"[A-Za-z°µ%/²³ ]+")  # units only, so that the field cannot carry other text
-_SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))  # distance outside the range, in multiples of its width
+# By the maximum distance from the range, in multiples of its width; beyond the last one, the severity is critical.
+_SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))
 
 
 class AnomalyType:
@@ -60,8 +61,8 @@ class ProcessedData(Struct, frozen=True):
 
     def to_builtins(self) -> dict[str, Any]:
         """Return the data as JSON-compatible builtins."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        builtins: dict[str, Any] = msgspec.to_builtins(self)
+        return builtins
 
 
 NO_DATA = ProcessedData([], [])
@@ -70,42 +71,45 @@ NO_DATA = ProcessedData([], [])
 def process(payload: bytes, bounds: Bounds) -> ProcessedData:
     """Return readings and anomalies of a decoded payload; empty for an unknown format."""
     try:
-        said = msgspec.json.decode(payload.removeprefix(BOM_UTF8))
+        parsed = msgspec.json.decode(payload.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
         return NO_DATA
-    if not isinstance(said, dict):
+    if not isinstance(parsed, dict):
         return NO_DATA
-    if isinstance(said.get("readings"), list):
-        readings, left_out, of = _taken_over(said["readings"])
-        missing = [_unreadable(AnomalyType.UNREADABLE, left_out, of)] if left_out else []
-    elif is_track(said):
-        summary, left_out, of = track_readings(said["data"])
+    if isinstance(parsed.get("readings"), list):
+        readings, skipped, total = _valid_readings(parsed["readings"])
+        unreadable = [_unreadable(AnomalyType.UNREADABLE, skipped, total)] if skipped else []
+    elif is_track(parsed):
+        summary, skipped, total = track_readings(parsed["data"])
         readings = [Reading(ReadingType.MOTION.value, value, unit, name=name) for name, value, unit in summary]
-        missing = [_unreadable(AnomalyType.POINT, left_out, of)] if left_out else []
+        unreadable = [_unreadable(AnomalyType.POINT, skipped, total)] if skipped else []
     else:
         return NO_DATA
-    outside = [anomaly for reading in readings if (anomaly := _outside(reading, bounds)) is not None]
-    return ProcessedData(readings, [*missing, *outside[:MAX_ANOMALIES]])
+    out_of_bounds = [anomaly for reading in readings if (anomaly := _out_of_bounds(reading, bounds)) is not None]
+    return ProcessedData(readings, [*unreadable, *out_of_bounds[:MAX_ANOMALIES]])
 
 
-def _taken_over(entries: list[Any]) -> tuple[list[Reading], int, int]:
+def _valid_readings(entries: list[Any]) -> tuple[list[Reading], int, int]:
     """Return the valid readings, the number of skipped entries, and the total."""
-    readings = [reading for entry in entries[:MAX_READINGS] if (reading := _reading(entry)) is not None]
+    readings = [reading for entry in entries[:MAX_READINGS] if (reading := _parse_reading(entry)) is not None]
     return readings, len(entries) - len(readings), len(entries)
 
 
-def _reading(entry: Any) -> Reading | None:
+def _parse_reading(entry: Any) -> Reading | None:
+    """Return the reading in an entry of the payload; None if the entry is invalid."""
     if not isinstance(entry, dict):
         return None
     kind, unit, value = entry.get("type"), entry.get("unit"), number(entry.get("value"))
     if not isinstance(kind, str) or kind not in _TYPES or value is None:
         return None
-    if not isinstance(unit, str) or len(unit) > LONGEST_UNIT or not _is_unit(unit):
+    if not isinstance(unit, str) or len(unit) > MAX_UNIT_LENGTH or not _is_unit(unit):
         return None
-    if (confidence := entry.get("confidence")) is None:
+    if entry.get("confidence") is None:
         return Reading(kind, value, unit)
-    sure = number(confidence)
-    return None if sure is None or not 0 <= sure <= 1 else Reading(kind, value, unit, sure)
+    confidence = number(entry["confidence"])
+    if confidence is None or not 0 <= confidence <= 1:
+        return None
+    return Reading(kind, value, unit, confidence)
 
 
 @lru_cache(maxsize=1000)
@@ -113,21 +117,27 @@ def _is_unit(text: str) -> bool:
     return _UNIT.fullmatch(text) is not None
 
 
-def _outside(reading: Reading, bounds: Bounds) -> Anomaly | None:
-    within = bounds.get(_TYPES[reading.type])
-    if within is None or unit_of(reading.unit) != within.unit or within.least <= reading.value <= within.most:
+def _out_of_bounds(reading: Reading, bounds: Bounds) -> Anomaly | None:
+    """Return the anomaly of a reading outside its bounds.
+
+    None if it is within them, or if no bounds apply to its type and unit.
+    """
+    normal = bounds.get(_TYPES[reading.type])
+    if normal is None or unit_of(reading.unit) != normal.unit or normal.least <= reading.value <= normal.most:
         return None
-    side = "high" if reading.value > within.most else "low"
-    limit = within.most if side == "high" else within.least
-    word = "above" if side == "high" else "below"
-    described = f"{reading.name or reading.type} {reading.value:g} {reading.unit} is {word} {limit:g}"
-    return Anomaly(f"{reading.type}_{side}", _severity(reading.value, limit, within), described)
+    if reading.value > normal.most:
+        side, word, limit = "high", "above", normal.most
+    else:
+        side, word, limit = "low", "below", normal.least
+    description = f"{reading.name or reading.type} {reading.value:g} {reading.unit} is {word} {limit:g}"
+    return Anomaly(f"{reading.type}_{side}", _severity(reading.value, limit, normal), description)
 
 
-def _severity(value: float, limit: float, within: Range) -> str:
-    widths = abs(value - limit) / (within.most - within.least)
-    return next((name for most, name in _SEVERITIES if widths <= most), "critical")
+def _severity(value: float, limit: float, normal: Range) -> str:
+    """Return the severity by the distance of `value` from `limit`, the exceeded end of the range."""
+    widths = abs(value - limit) / (normal.most - normal.least)
+    return next((severity for maximum, severity in _SEVERITIES if widths <= maximum), "critical")
 
 
-def _unreadable(kind: str, left_out: int, of: int) -> Anomaly:
-    return Anomaly(kind, "low", f"{left_out} of {of} entries are left out")
+def _unreadable(kind: str, skipped: int, total: int) -> Anomaly:
+    return Anomaly(kind, "low", f"{skipped} of {total} entries are left out")

@@ -62,7 +62,11 @@ def raw_envelope(
     key: str | None = None,
     correlation_id: str | None = None,
 ) -> Envelope:
-    """Build the envelope of a raw signal. `payload` is decoded, for its digest; `key` and `correlation_id` are from headers."""
+    """Build the envelope of a raw signal.
+
+    `payload` is the decoded payload, of which the record has a digest. `key` and `correlation_id` come from headers, and are used
+    if the signal itself states none.
+    """
     metadata = signal.metadata
     location = metadata.location if metadata else None
     record = RawRecord(
@@ -110,14 +114,14 @@ def refused_envelope(
 ) -> Envelope:
     """Build the envelope of a refused message: the reason, and the whole body, sealed.
 
-    `devices` are the claimed ones, by which an erasure finds it; `digest` is stable across redeliveries.
+    `devices` are the device ids that the message states, by which an erasure finds it. `digest` is stable across redeliveries.
     """
     headers = {} if digest is None else {DIGEST: digest}
     return Envelope(seq, received_at, stream, topic_of(stream, *devices), sealed, headers=headers, refused_because=refusal.reason)
 
 
 def topic_of(stream: Stream, *devices: str) -> str:
-    """Return the archive topic of a message; it contains the device, so that devices are found without decoding records."""
+    """Return the archive topic of a message. It contains the device ids, so that a device is found without decoding records."""
     return "/".join((TOPICS[stream], *devices))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from manifold.contracts.signals import topology
 
 DOOR, GATEWAY, OPERATOR, READER = "door", "gateway", "operator", "reader"
-_OWN = r"amq\.gen.*"  # server-generated queue names
+_REPLY_QUEUES = r"amq\.gen.*"  # names that RabbitMQ generates for queues declared by clients
 _DEFAULT_EXCHANGE = r"amq\.default"
 _PARTITIONS = re.escape(f"{topology.RAW}.p") + "[0-9]+"
 
@@ -26,33 +26,35 @@ class Rights:
     keys: str
 
 
-def _any_of(*names: str, also: tuple[str, ...] = ()) -> str:
-    return f"^({'|'.join([*map(re.escape, names), *also])})$"
+def _any_of(*names: str, patterns: tuple[str, ...] = ()) -> str:
+    """Return a regular expression for these names and for all names that match one of `patterns`."""
+    return f"^({'|'.join([*map(re.escape, names), *patterns])})$"
 
 
 _QUEUES = tuple(queue.name for queue in topology.QUEUES)
 _EXCHANGES = (*topology.EXCHANGES, topology.PARTITIONS)
-_TAKEN_IN = (topology.RAW, topology.STATUS)
+_INGRESS = (topology.RAW, topology.STATUS)
 
 RIGHTS = {
-    # Declares everything. Binding needs write on the queue and read on the exchange; dead-lettering needs both.
+    # The door declares everything. To bind a queue, it needs write on the queue and read on the exchange. To declare a queue with
+    # a dead-letter exchange, it needs read on the queue and write on that exchange.
     DOOR: Rights(
-        configure=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS,)),
-        write=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS, _DEFAULT_EXCHANGE)),
-        read=_any_of(*_EXCHANGES, *_TAKEN_IN, topology.RETRY, topology.DEAD_COPY, also=(_PARTITIONS,)),
-        keys=_any_of(topology.RETRY, topology.PROCESSED, *_TAKEN_IN),
+        configure=_any_of(*_EXCHANGES, *_QUEUES, patterns=(_PARTITIONS,)),
+        write=_any_of(*_EXCHANGES, *_QUEUES, patterns=(_PARTITIONS, _DEFAULT_EXCHANGE)),
+        read=_any_of(*_EXCHANGES, *_INGRESS, topology.RETRY, topology.DEAD_COPY, patterns=(_PARTITIONS,)),
+        keys=_any_of(topology.RETRY, topology.PROCESSED, *_INGRESS),
     ),
     GATEWAY: Rights(
-        configure=_any_of(also=(_OWN,)),
-        write=_any_of(topology.EXCHANGE, also=(_OWN,)),
-        read=_any_of(also=(_OWN,)),
-        keys=_any_of(*_TAKEN_IN),
+        configure=_any_of(patterns=(_REPLY_QUEUES,)),
+        write=_any_of(topology.EXCHANGE, patterns=(_REPLY_QUEUES,)),
+        read=_any_of(patterns=(_REPLY_QUEUES,)),
+        keys=_any_of(*_INGRESS),
     ),
     OPERATOR: Rights(
         configure="^$",
         write=_any_of(topology.EXCHANGE),
         read=_any_of(topology.DEAD),
-        keys=_any_of(*_TAKEN_IN),
+        keys=_any_of(*_INGRESS),
     ),
     READER: Rights(configure="^$", write="^$", read=_any_of(topology.PROCESSED), keys="^$"),
 }
@@ -62,11 +64,11 @@ def permissions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
     """Return the permissions in RabbitMQ's import format; the users must exist."""
     return {
         "permissions": [
-            {"user": user, "vhost": vhost, "configure": of.configure, "write": of.write, "read": of.read}
-            for user, of in RIGHTS.items()
+            {"user": user, "vhost": vhost, "configure": rights.configure, "write": rights.write, "read": rights.read}
+            for user, rights in RIGHTS.items()
         ],
         "topic_permissions": [
-            {"user": user, "vhost": vhost, "exchange": topology.EXCHANGE, "write": of.keys, "read": of.keys}
-            for user, of in RIGHTS.items()
+            {"user": user, "vhost": vhost, "exchange": topology.EXCHANGE, "write": rights.keys, "read": rights.keys}
+            for user, rights in RIGHTS.items()
         ],
     }

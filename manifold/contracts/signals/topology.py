@@ -7,7 +7,8 @@ from typing import Any
 EXCHANGE, DEAD_EXCHANGE = "iot.xray", "iot.xray.dlx"
 RAW, RETRY, DEAD = "xray.raw.v1", "xray.raw.v1.retry", "xray.raw.v1.dlq"
 STATUS, PROCESSED = "device.status.v1", "xray.processed.v1"
-DEAD_COPY = "xray.raw.v1.dlq.copy"  # copies of all dead letters, for the door; without it, expired messages would not be recorded
+# Copies of all dead letters, which the door consumes to record messages that expired in their queue.
+DEAD_COPY = "xray.raw.v1.dlq.copy"
 PARTITIONS = "iot.xray.partitions"  # exchange that distributes signals by device, if partitions are on
 PARTITIONS_TYPE, PARTITIONS_BY = "x-consistent-hash", {"hash-header": "x-device-id"}
 MAX_PARTITIONS = 64
@@ -26,7 +27,7 @@ class Queue:
 
     @property
     def key(self) -> str:
-        """The routing key of its binding."""
+        """The routing key of the queue's binding."""
         return self.bound_by or self.name
 
 

@@ -18,31 +18,34 @@ class Point(NamedTuple):
     speed: float
 
 
-def is_track(said: dict[str, Any]) -> bool:
-    """Whether this has the shape `{"data": [[t, [lat, lon, speed]], …], "time": …}`; points are not validated."""
-    data = said.get("data")
-    return "time" in said and isinstance(data, list) and all(isinstance(entry, list) for entry in data)
+def is_track(payload: dict[str, Any]) -> bool:
+    """Whether the payload has the shape `{"data": [[t, [lat, lon, speed]], …], "time": …}`; points are not validated."""
+    data = payload.get("data")
+    return "time" in payload and isinstance(data, list) and all(isinstance(entry, list) for entry in data)
 
 
 def track_readings(data: list[Any]) -> tuple[list[tuple[str, float, str]], int, int]:
-    """Return (name, value, unit) of each computed reading, the number of invalid points, and the total. No points: no speeds."""
+    """Return (name, value, unit) of each computed reading, the number of invalid points, and the number of all points.
+
+    A track without valid points has no readings of speed.
+    """
     points = list(_points(data))
-    found: list[tuple[str, float, str]] = [("points", float(len(points)), "points")]
+    readings: list[tuple[str, float, str]] = [("points", float(len(points)), "points")]
     if points:
         speeds = [point.speed for point in points]
-        found += [("speed max", max(speeds), "km/h"), ("speed mean", math.fsum(speeds) / len(speeds), "km/h")]
-    found.append(("distance", distance_m(points), "m"))
-    return found, len(data) - len(points), len(data)
+        readings += [("speed max", max(speeds), "km/h"), ("speed mean", math.fsum(speeds) / len(speeds), "km/h")]
+    readings.append(("distance", distance_m(points), "m"))
+    return readings, len(data) - len(points), len(data)
 
 
 def distance_m(points: Iterable[Point]) -> float:
     """Return the length of the track in metres, by haversine."""
-    before: Point | None = None
+    previous: Point | None = None
     legs = []
     for point in points:
-        if before is not None:
-            legs.append(haversine_m(before, point))
-        before = point
+        if previous is not None:
+            legs.append(haversine_m(previous, point))
+        previous = point
     return math.fsum(legs)
 
 
@@ -55,6 +58,7 @@ def haversine_m(a: Point, b: Point) -> float:
 
 
 def _points(data: list[Any]) -> Iterator[Point]:
+    """Yield the valid points."""
     for entry in data:
         if len(entry) == 2 and number(entry[0]) is not None and isinstance(entry[1], list) and len(entry[1]) == 3:
             latitude, longitude, speed = map(number, entry[1])

@@ -27,17 +27,18 @@ def columns(text: str, **types: pa.DataType) -> tuple[Column, ...]:
 
 
 def _column(line: str, types: dict[str, pa.DataType]) -> Column:
-    name, said, meaning = line.split(maxsplit=2)
-    of = said.removesuffix("?")
-    return Column(name, types.get(of) or pa.type_for_alias(of), meaning, required=of == said)
+    name, type_word, meaning = line.split(maxsplit=2)
+    type_name = type_word.removesuffix("?")
+    column_type = types.get(type_name) or pa.type_for_alias(type_name)
+    return Column(name, column_type, meaning, required=not type_word.endswith("?"))
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """One Iceberg table with the primary key `key`; `day_of` is the timestamp column that partitions it by day.
 
-    `version` is the number of steps in `pipelines.migrations` that lead to this definition; this code cannot use tables older
-    than `oldest`.
+    `version` is the number of steps in `pipelines.migrations` that lead to this definition. `oldest` is the oldest version of a
+    table in a lake that this code can use.
     """
 
     name: str
@@ -58,12 +59,15 @@ class Table:
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema, from which PyIceberg derives the Iceberg schema."""
         return pa.schema(
-            [pa.field(c.name, c.type, nullable=not c.required, metadata={"doc": c.meaning}) for c in self.columns],
+            [
+                pa.field(column.name, column.type, nullable=not column.required, metadata={"doc": column.meaning})
+                for column in self.columns
+            ],
         )
 
 
 SCHEMA_VERSION = "manifold.schema-version"  # table property; default: version 1
-MIGRATING = "manifold.migrating."  # table property, + step: start time of a migration step in progress
+MIGRATING = "manifold.migrating."  # prefix of a table property, followed by a step: start time of a migration step in progress
 
 # Retry for a minute under many concurrent writers: with the defaults 3 to 7 of 200 concurrent commits failed.
 COMMON_PROPERTIES = {
@@ -82,5 +86,5 @@ SMALL_ROW_GROUPS = {
     "write.parquet.row-group-size-bytes": str(1 << 20),
     "write.parquet.row-group-check-min-record-count": "4",
 }
-# PyIceberg appends in every run would add a manifest each time, and a lookup reads all manifests.
+# Without merging, each append by PyIceberg adds a manifest, and a lookup reads all manifests.
 FEW_MANIFESTS = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "30"}

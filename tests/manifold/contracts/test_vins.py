@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifold.contracts.names import is_iso_3779_vin, vin_check_digit
-from manifold.contracts.vins import IN_CACHE, are_iso_3779
+from manifold.contracts.vins import VINS_PER_BATCH, are_iso_3779
 
 STEMS = (
     "1HGCM826_3A004352",
@@ -43,7 +43,7 @@ def test_right_check_digits_make_valid_vins() -> None:
 
 
 def test_more_vins_than_are_checked_at_a_time_keep_their_order() -> None:
-    agree((ALL * (2 * IN_CACHE // len(ALL) + 1))[: 2 * IN_CACHE + 1])
+    agree((ALL * (2 * VINS_PER_BATCH // len(ALL) + 1))[: 2 * VINS_PER_BATCH + 1])
 
 
 @pytest.mark.parametrize("vins", [ALL, FILLED, RIGHT, [], ["x"]], ids=["all", "of one length", "right", "none", "one"])
