@@ -1,6 +1,6 @@
-"""What a fleet needs: `python -m infra.capacity` multiplies measured unit costs by the size of a fleet. It measures nothing.
+"""`python -m infra.capacity`: estimates what fleets of different sizes need, from unit costs that were measured before.
 
-docs/scale.md shows the table of needs and the table of costs; `python -m benchmarks` measures most of these costs.
+docs/guides/scale.md has both tables, the needs and the unit costs; `python -m benchmarks` measures most of the costs.
 """
 
 import argparse
@@ -10,9 +10,9 @@ from math import ceil
 
 FLEETS = (1_000_000, 10_000_000, 100_000_000)
 DAY_S = 86_400
-FILLED = 0.6  # of a core; the rest absorbs what a mean hides
-REDIS_GIB = 12  # of one master, so that its copy to disk and to a replica stays short
-SPARE = 2  # of Redis' memory: a rewrite of its file copies what changes meanwhile
+MAX_CORE_LOAD = 0.6  # planned mean load of a core; the rest is for bursts
+MAX_REDIS_GIB = 12  # memory of one master; with more, its copies to disk and to a replica would take long
+REDIS_MEMORY_FACTOR = 2  # Redis needs memory for copies of the pages that change while it rewrites its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Cost:
     value: float
     unit: str
     what: str
-    measured: str  # date
+    measured: str  # date of the measurement
 
 
 DISPATCHER_US = Cost(89, "µs of CPU", "a delivery after a wake-up: dispatcher", "2026-11-21")
@@ -37,7 +37,7 @@ RABBITMQ_US = Cost(271, "µs of CPU", "a signal: RabbitMQ", "2026-11-23")
 ENTRY_B = Cost(121, "B in Redis", "a vehicle with one entry", "2026-11-21")
 SEEN_B = Cost(231, "B in Redis", "a vehicle's presence", "2026-11-22")
 ARCHIVE_B = Cost(19.8, "B", "a delivery in the archive", "2026-11-23")
-# From the smallest and the largest of three runs: what each delivery adds to the lake, and what a run adds, however small.
+# Bytes that each delivery adds to the lake, and that each run adds in any case; from the smallest and the largest of three runs.
 LAKE_B = Cost(6.1, "B", "a delivery in the lake", "2026-11-23")
 RUN_B = Cost(444_500, "B", "a run in the lake", "2026-11-23")
 ROWS_S = Cost(518_296, "rows/s", "a run written, judged and published by Spark on two cores", "2026-11-23")
@@ -59,21 +59,22 @@ COSTS = (
     ROWS_S,
 )
 REACHED = Cost(4_978, "deliveries/s", "each after a wake-up, on two cores, all processes together", "2026-11-21")
-PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # each uses one core: a second core does not help
-CORES = 2  # of the machine on which they were measured
+SINGLE_CORE_PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # such a process cannot use a second core
+CORES = 2  # of the machine of the measurements
 ARCHIVE_DAYS = 400  # the setting `archive_retention_days`
-LAKE_DAYS = 365  # the lake keeps everything by default: one year
-RUNS_PER_DAY, RUN_DAYS = 288, 3  # the settings `ingest_schedule` and `snapshot_retention_days`: compaction removed older files
+LAKE_DAYS = 365  # by default the lake keeps all rows; the table has the size after one year
+# The settings `ingest_schedule` and `snapshot_retention_days`. The files of older runs are compacted, and removed.
+RUNS_PER_DAY, RUN_DAYS = 288, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet and its traffic. All but the size are assumptions; replace them with your own figures."""
+    """A fleet and its traffic. The defaults are assumptions; replace them with your own figures."""
 
     vehicles: int
-    online: float = 0.3  # share connected at the same time
+    online: float = 0.3  # share of the vehicles that are connected at the same time
     deliveries_a_day: float = 10  # for each vehicle
-    peak: float = 5  # busiest rate, as a multiple of the mean
+    peak: float = 5  # the highest rate, as a multiple of the mean rate
     heartbeat_s: float = 300  # between two heartbeats of one vehicle
     signals_a_day: float = 10  # for each vehicle, over AMQP
 
@@ -89,16 +90,16 @@ class Need:
     redis_masters: int
     recorders: int
     spark_core_hours_a_day: float
-    emqx_cores: int  # for deliveries alone
+    emqx_cores: int  # for deliveries only
     doors: int
     rabbitmq_cores: int
     archive_gib: float
     lake_gib: float
-    first: str  # the process that saturates first if there is one of each, and how full it is
+    first: str  # the process that saturates first if there is one process of each kind, and the load of its core
 
 
 def need(fleet: Fleet) -> Need:
-    """Multiply the costs. EMQX's cost of a connection and of a heartbeat is not included, because it was not measured."""
+    """Return what a fleet needs. EMQX's costs of connections and heartbeats are not included, because they were not measured."""
     deliveries = fleet.vehicles * fleet.deliveries_a_day / DAY_S * fleet.peak
     heartbeats = fleet.vehicles * fleet.online / fleet.heartbeat_s
     signals = fleet.vehicles * fleet.signals_a_day / DAY_S * fleet.peak
@@ -110,76 +111,81 @@ def need(fleet: Fleet) -> Need:
         "door": signals * DOOR_US.value / 1e6,
         "RabbitMQ": signals * RABBITMQ_US.value / 1e6,
     }
-    gib = fleet.vehicles * (ENTRY_B.value + SEEN_B.value) * SPARE / 2**30
-    first = max(PROCESSES, key=lambda name: cores[name])
-    a_day = fleet.vehicles * fleet.deliveries_a_day / 2**30
-    rows = fleet.vehicles * fleet.deliveries_a_day * 2  # the entry and its outcome
+    redis_gib = fleet.vehicles * (ENTRY_B.value + SEEN_B.value) * REDIS_MEMORY_FACTOR / 2**30
+    first = max(SINGLE_CORE_PROCESSES, key=lambda name: cores[name])
+    deliveries_a_day = fleet.vehicles * fleet.deliveries_a_day
+    rows_a_day = deliveries_a_day * 2  # the entry and its outcome
+    archive_bytes = deliveries_a_day * ARCHIVE_B.value * ARCHIVE_DAYS
+    lake_rows_bytes = deliveries_a_day * LAKE_B.value * LAKE_DAYS
+    lake_runs_bytes = RUN_B.value * RUNS_PER_DAY * RUN_DAYS
     return Need(
         deliveries_s=deliveries,
         heartbeats_s=heartbeats,
-        dispatchers=ceil(cores["dispatcher"] / FILLED),
-        redis_gib=gib,
-        redis_masters=max(ceil(cores["Redis"] / FILLED), ceil(gib / REDIS_GIB)),
-        recorders=ceil(cores["recorder"] / FILLED),
-        spark_core_hours_a_day=rows / ROWS_S.value * CORES / 3600,
-        emqx_cores=ceil(cores["EMQX"] / FILLED),
-        doors=ceil(cores["door"] / FILLED),
-        rabbitmq_cores=ceil(cores["RabbitMQ"] / FILLED),
-        archive_gib=a_day * ARCHIVE_B.value * ARCHIVE_DAYS,
-        lake_gib=a_day * LAKE_B.value * LAKE_DAYS + RUN_B.value * RUNS_PER_DAY * RUN_DAYS / 2**30,
+        dispatchers=ceil(cores["dispatcher"] / MAX_CORE_LOAD),
+        redis_gib=redis_gib,
+        redis_masters=max(ceil(cores["Redis"] / MAX_CORE_LOAD), ceil(redis_gib / MAX_REDIS_GIB)),
+        recorders=ceil(cores["recorder"] / MAX_CORE_LOAD),
+        spark_core_hours_a_day=rows_a_day / ROWS_S.value * CORES / 3600,
+        emqx_cores=ceil(cores["EMQX"] / MAX_CORE_LOAD),
+        doors=ceil(cores["door"] / MAX_CORE_LOAD),
+        rabbitmq_cores=ceil(cores["RabbitMQ"] / MAX_CORE_LOAD),
+        archive_gib=archive_bytes / 2**30,
+        lake_gib=(lake_rows_bytes + lake_runs_bytes) / 2**30,
         first=f"{first}, {cores[first]:.0%}",
     )
 
 
 def lake_bytes(deliveries: int) -> float:
-    """Bytes in the lake for each delivery, if one run ingests this many."""
+    """Return the bytes in the lake for each delivery, if one run ingests this number of deliveries."""
     return LAKE_B.value + RUN_B.value / deliveries
 
 
 def predicted_s() -> float:
-    """Deliveries a second on the machine of the measurements, whose cores all processes share."""
+    """Return the estimated deliveries per second on the machine of the measurements, if all processes share its cores."""
     return CORES * 1e6 / sum(cost.value for cost in (DISPATCHER_US, REDIS_US, RECORDER_US, SANDBOX_US))
 
 
 def table(fleets: list[Fleet]) -> str:
-    """The needs as a Markdown table, one column for each fleet."""
+    """Return the needs as a Markdown table with a column for each fleet."""
     needs = [need(fleet) for fleet in fleets]
     rows = {
-        "deliveries a second, at the peak": [f"{each.deliveries_s:,.0f}" for each in needs],
-        "heartbeats a second": [f"{each.heartbeats_s:,.0f}" for each in needs],
-        "dispatchers": [str(each.dispatchers) for each in needs],
-        "Redis masters": [str(each.redis_masters) for each in needs],
-        "Redis, memory of all": [f"{each.redis_gib:.1f} GiB" for each in needs],
-        "recorders": [str(each.recorders) for each in needs],
-        "EMQX, cores for deliveries": [str(each.emqx_cores) for each in needs],
-        "doors for signals": [str(each.doors) for each in needs],
-        "RabbitMQ, cores": [str(each.rabbitmq_cores) for each in needs],
-        f"archive of {ARCHIVE_DAYS} days": [f"{each.archive_gib:,.0f} GiB" for each in needs],
-        f"lake after {LAKE_DAYS} days": [f"{each.lake_gib:,.0f} GiB" for each in needs],
-        "Spark, core hours a day": [f"{each.spark_core_hours_a_day:.2f}" for each in needs],
-        "full first, with one of each": [each.first for each in needs],
+        "deliveries a second, at the peak": [f"{fleet_need.deliveries_s:,.0f}" for fleet_need in needs],
+        "heartbeats a second": [f"{fleet_need.heartbeats_s:,.0f}" for fleet_need in needs],
+        "dispatchers": [str(fleet_need.dispatchers) for fleet_need in needs],
+        "Redis masters": [str(fleet_need.redis_masters) for fleet_need in needs],
+        "Redis, memory of all": [f"{fleet_need.redis_gib:.1f} GiB" for fleet_need in needs],
+        "recorders": [str(fleet_need.recorders) for fleet_need in needs],
+        "EMQX, cores for deliveries": [str(fleet_need.emqx_cores) for fleet_need in needs],
+        "doors for signals": [str(fleet_need.doors) for fleet_need in needs],
+        "RabbitMQ, cores": [str(fleet_need.rabbitmq_cores) for fleet_need in needs],
+        f"archive of {ARCHIVE_DAYS} days": [f"{fleet_need.archive_gib:,.0f} GiB" for fleet_need in needs],
+        f"lake after {LAKE_DAYS} days": [f"{fleet_need.lake_gib:,.0f} GiB" for fleet_need in needs],
+        "Spark, core hours a day": [f"{fleet_need.spark_core_hours_a_day:.2f}" for fleet_need in needs],
+        "full first, with one of each": [fleet_need.first for fleet_need in needs],
     }
     head = ["vehicles", *(f"{fleet.vehicles:,}" for fleet in fleets)]
-    lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rule = ["---"] * len(head)
+    body = [[name, *cells] for name, cells in rows.items()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 
 def costs_table() -> str:
-    """The unit costs as a Markdown table."""
+    """Return the unit costs as a Markdown table."""
     lines = [f"| {cost.what} | {cost.value:,.9g} {cost.unit} | {cost.measured} |" for cost in (*COSTS, REACHED)]
     return "\n".join(["| what | cost | measured |", "| --- | --- | --- |", *lines])
 
 
 def main() -> int:
-    """Print the needs of the usual fleets, or of fleets of the given sizes."""
-    usual = Fleet(0)
+    """Print the needs of the fleets in FLEETS, or of fleets with the sizes and the traffic in the arguments."""
+    defaults = Fleet(vehicles=0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vehicles", type=int, nargs="+", default=list(FLEETS))
-    for name in ("online", "deliveries_a_day", "peak", "heartbeat_s", "signals_a_day"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(usual, name))
-    given = parser.parse_args()
-    more = (given.online, given.deliveries_a_day, given.peak, given.heartbeat_s, given.signals_a_day)
-    sys.stdout.write(table([Fleet(size, *more) for size in given.vehicles]) + "\n")
+    traffic_fields = ("online", "deliveries_a_day", "peak", "heartbeat_s", "signals_a_day")
+    for name in traffic_fields:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(defaults, name))
+    arguments = parser.parse_args()
+    traffic = {name: getattr(arguments, name) for name in traffic_fields}
+    sys.stdout.write(table([Fleet(vehicles, **traffic) for vehicles in arguments.vehicles]) + "\n")
     return 0
 
 

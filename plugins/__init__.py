@@ -1,5 +1,5 @@
-"""What Airflow looks for among its plugins: the page of the quality reports, when a run is late, the days of a backfill.
+"""Airflow plugins: the pages of quality reports and campaigns, the deadline of late runs, and the timetable of backfills.
 
-Each file registers one thing. It promises that loading it asks no server, since every task of Airflow loads all plugins. It
-imports contracts, what `dags/` declares, and the reader of the reports.
+Each file registers one of them. Every task of Airflow loads all plugins, so loading a plugin must not send a request to any
+server. Plugins import contracts, settings, the declarations of `dags/`, and the reader of the reports.
 """

@@ -1,4 +1,4 @@
-"""What the pages inside the Airflow UI share: they are for those who are logged in, run no script, and may ask Manifold's API."""
+"""Shared code of the pages inside the Airflow UI: login, security headers, and requests to Manifold's API."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -9,19 +9,19 @@ from manifold.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# No page needs a script or another host. A script would run in Airflow's origin, with the rights of the reader.
+# The pages run no scripts: a script would run in Airflow's origin, with the rights of the user who reads the page.
 POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
 HEADERS = {"Content-Security-Policy": POLICY}
-API_WAIT_S = 5.0
-LOGIN = "/api/v2/auth/login"  # Airflow's; it knows where each of its auth managers asks for one
+API_TIMEOUT_S = 5.0
+LOGIN = "/api/v2/auth/login"  # Airflow redirects from this path to the login page of its auth manager
 Message = MutableMapping[str, Any]
 
 
 class Lazy:
-    """An ASGI application, made with its first request: each task of Airflow loads all plugins and serves none."""
+    """An ASGI application that is built at its first request, because every task of Airflow loads all plugins."""
 
     def __init__(self, make: Callable[[Settings], Any], settings: Settings) -> None:
         self._make, self._settings = make, settings
@@ -30,14 +30,14 @@ class Lazy:
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
-        """Answer one request."""
+        """Handle one ASGI request."""
         if self._app is None:
             self._app = self._make(self._settings)
         await self._app(scope, receive, send)
 
 
 def guarded_app() -> "FastAPI":
-    """A FastAPI application for those who are logged in to Airflow; others are asked to."""
+    """Return a FastAPI application for users who are logged in to Airflow; others are redirected to the login page."""
     from airflow.api_fastapi.core_api.security import get_user
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
     from fastapi.responses import RedirectResponse
@@ -49,21 +49,25 @@ def guarded_app() -> "FastAPI":
         if exc.status_code not in {401, 403}:
             return Response("there is no such page", status_code=exc.status_code, media_type="text/plain")
         root = request.scope.get("app_root_path", "")
-        return RedirectResponse(f"{root}{LOGIN}?{urlencode({'next': str(request.url)})}", status_code=307)
+        query = urlencode({"next": str(request.url)})
+        return RedirectResponse(f"{root}{LOGIN}?{query}", status_code=307)
 
     return app
 
 
-def ask_api(settings: Settings, path: str) -> tuple[int, bytes, str]:
-    """Status, content and media type of a page of the API; 503 and the reason where the API does not give it."""
+def request_api(settings: Settings, path: str) -> tuple[int, bytes, str]:
+    """Return status, content and media type of the API's answer to a GET request.
+
+    The status is 200 or 404 from the API, or 503, with the reason as text, if the API fails or does not answer.
+    """
     import httpx
 
     from manifold.runtime.tls import verified
 
     url = f"{settings.api}/api/v1/{path}"
     try:
-        trust = verified(settings, url)
-        answer = httpx.get(url, headers=settings.bearer, timeout=API_WAIT_S, verify=trust)
+        tls_context = verified(settings, url)
+        answer = httpx.get(url, headers=settings.bearer, timeout=API_TIMEOUT_S, verify=tls_context)
         if answer.status_code != httpx.codes.NOT_FOUND:
             answer.raise_for_status()
     except (httpx.HTTPError, OSError) as exc:

@@ -1,6 +1,6 @@
-"""Inside the Airflow UI, for whoever is logged in: the campaigns, under /campaigns. Read only; orders are given by DAGs.
+"""Pages about campaigns inside the Airflow UI, under /campaigns, for users who are logged in. Read only: DAGs give the orders.
 
-Everything is asked of Manifold's API when the page is loaded, with the token of the settings.
+Each time a page is loaded, its data is requested from Manifold's API, with the token in the settings.
 """
 
 import json
@@ -11,17 +11,18 @@ from urllib.parse import quote
 from airflow.plugins_manager import AirflowPlugin
 
 from manifold.settings import Settings, load_settings
-from plugins._web import HEADERS, Lazy, ask_api, guarded_app
+from plugins._web import HEADERS, Lazy, guarded_app, request_api
 
 PREFIX = "/campaigns"
 SETTINGS = load_settings()
 PAGES = Path(__file__).parent / "pages"
-EVENTS, PAGE_OF_EVENTS = 10, 1000
-GOOD, OPEN = ("delivered", "confirmed"), ("released", "waiting")
+MAX_EVENTS = 10  # on the page of a campaign, the newest
+EVENTS_PER_REQUEST = 1000
+GOOD_STATES, OPEN_STATES = ("delivered", "confirmed"), ("released", "waiting")  # all other states are bad
 
 
 def application(settings: Settings) -> Any:
-    """The pages: a list, and one page a campaign."""
+    """Return the application with the list of campaigns, and a page for each campaign."""
     from fastapi import HTTPException, Request, Response
     from jinja2 import Environment, FileSystemLoader
 
@@ -30,35 +31,36 @@ def application(settings: Settings) -> Any:
 
     @app.get("/")
     def index() -> Response:
-        found = _ask(settings, "campaigns")["campaigns"]
-        listed = [each | {"bar": bar(each["states"], each["targets"])} for each in reversed(found)]
-        text = pages.get_template("campaigns.html").render(campaigns=listed)
+        campaigns = _get(settings, "campaigns")["campaigns"]
+        newest_first = [campaign | {"bar": bar(campaign["states"], campaign["targets"])} for campaign in reversed(campaigns)]
+        text = pages.get_template("campaigns.html").render(campaigns=newest_first)
         return Response(text, media_type="text/html", headers=HEADERS)
 
     @app.get("/{name}")
-    def one(name: str) -> Response:
+    def campaign_page(name: str) -> Response:
         path = f"campaigns/{quote(name, safe='')}"
-        state, plan = _ask(settings, path), _ask(settings, f"{path}/plan")
+        state = _get(settings, path)
+        plan = _get(settings, f"{path}/plan")
         waves = [
-            wave | {"bar": bar(wave["states"], wave["targets"]), "gate": gate_now(told["gate"], wave)}
-            for wave, told in zip(state["waves"], plan["plan"]["waves"], strict=True)
+            wave | {"bar": bar(wave["states"], wave["targets"]), "gate": gate_now(planned_wave["gate"], wave)}
+            for wave, planned_wave in zip(state["waves"], plan["plan"]["waves"], strict=True)
         ]
-        shown = {"state": state, "plan": plan, "waves": waves, "events": _last_events(settings, path)}
-        text = pages.get_template("campaign.html").render(**shown)
+        events = _last_events(settings, path)
+        text = pages.get_template("campaign.html").render(state=state, plan=plan, waves=waves, events=events)
         return Response(text, media_type="text/html", headers=HEADERS)
 
-    @app.exception_handler(Unanswered)
-    async def away(request: Request, exc: Unanswered) -> Response:
+    @app.exception_handler(ApiError)
+    async def report_api_error(request: Request, exc: ApiError) -> Response:
         del request
-        if exc.status == 404:  # HTTP's
+        if exc.status == 404:
             raise HTTPException(404)
         return Response(str(exc), status_code=503, media_type="text/plain")
 
     return app
 
 
-class Unanswered(Exception):
-    """The API does not give what the page needs."""
+class ApiError(Exception):
+    """The API has not answered with 200; `status` is its status, as in `request_api`."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -66,38 +68,48 @@ class Unanswered(Exception):
 
 
 def bar(states: dict[str, int], targets: int) -> list[tuple[str, int, float]]:
-    """The parts of a wave's bar from left to right: what it is, how many targets, and its width in per cent."""
+    """Return the parts of a wave's bar from left to right: name, number of targets, and width in per cent.
+
+    `states` has the number of targets in each state; `targets` is the number of all targets.
+    """
     counts = {
-        "good": sum(states.get(name, 0) for name in GOOD),
-        "bad": sum(number for name, number in states.items() if name not in (*GOOD, *OPEN)),
+        "good": sum(states.get(state, 0) for state in GOOD_STATES),
+        "bad": sum(count for state, count in states.items() if state not in (*GOOD_STATES, *OPEN_STATES)),
         "released": states.get("released", 0),
     }
     counts["waiting"] = targets - sum(counts.values())
-    return [(name, number, 100 * number / targets) for name, number in counts.items() if number > 0]
+    return [(name, count, 100 * count / targets) for name, count in counts.items() if count > 0]
 
 
 def gate_now(gate: dict[str, Any], wave: dict[str, Any]) -> list[dict[str, str]]:
-    """The conditions of a gate, each with the numbers that it compares now."""
-    of = {"released": "targets", "known": "released", "success": "known"}
-    asked = [(name, gate[name], f"{wave[name]:,} of {wave[whole]:,}") for name, whole in of.items() if gate[name] != "0%"]
-    asked += [("soak", gate["soak"], "")] if gate["soak"] != "0s" else []
-    asked += [("approved by", str(gate["approve"]), "")] if gate["approve"] else []
-    return [{"what": what, "asked": wanted, "now": now} for what, wanted, now in asked]
+    """Return the conditions of a wave's gate: name, required value, and the present numbers (empty if there are none)."""
+    conditions = []
+    for name, total_name in (("released", "targets"), ("known", "released"), ("success", "known")):
+        if gate[name] != "0%":
+            conditions.append((name, gate[name], f"{wave[name]:,} of {wave[total_name]:,}"))
+    if gate["soak"] != "0s":
+        conditions.append(("soak", gate["soak"], ""))
+    if gate["approve"]:
+        conditions.append(("approved by", str(gate["approve"]), ""))
+    return [{"what": name, "asked": required, "now": present} for name, required, present in conditions]
 
 
 def _last_events(settings: Settings, path: str) -> list[dict[str, Any]]:
+    """Return the last events of a campaign, newest first. The API pages from the oldest event on; `after` is its cursor."""
     events: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
-        page = _ask(settings, f"{path}/events?after={after}&limit={PAGE_OF_EVENTS}")
-        events, after = [*events, *page["events"]][-EVENTS:], page["after"]
+        page = _get(settings, f"{path}/events?after={after}&limit={EVENTS_PER_REQUEST}")
+        events = [*events, *page["events"]][-MAX_EVENTS:]
+        after = page["after"]
     return events[::-1]
 
 
-def _ask(settings: Settings, path: str) -> Any:
-    status, content, _ = ask_api(settings, path)
-    if status != 200:  # HTTP's
-        raise Unanswered(status, content.decode(errors="replace"))
+def _get(settings: Settings, path: str) -> Any:
+    """Return the JSON of the API's answer, parsed; raise ApiError unless the status is 200."""
+    status, content, _ = request_api(settings, path)
+    if status != 200:
+        raise ApiError(status, content.decode(errors="replace"))
     return json.loads(content)
 
 

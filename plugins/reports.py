@@ -1,7 +1,8 @@
-"""Inside the Airflow UI, for whoever is logged in: the quality reports, under /reports, and the description of Manifold's API.
+"""Pages under /reports inside the Airflow UI, for users who are logged in: quality reports, and the API's documentation.
 
-The pages are read where the audits have put them, on a disk or in an object store (setting `reports`). The description comes
-from the API, asked with the token of the settings: beyond loopback the API answers nobody without it, and a browser has none.
+The reports are read from the folder or object store to which audits write them (setting `reports`). The documentation is
+requested from Manifold's API with the token in the settings, because a browser has no token, and beyond loopback the API
+requires one.
 """
 
 import mimetypes
@@ -11,15 +12,15 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from manifold.settings import Settings, load_settings
-from plugins._web import HEADERS, Lazy, ask_api, guarded_app
+from plugins._web import HEADERS, Lazy, guarded_app, request_api
 
 PREFIX = "/reports"
 SETTINGS = load_settings()
-API_PAGES = ("docs", "openapi.json")  # of the API, under api/ beside the reports
+API_PAGES = ("docs", "openapi.json")  # pages of the API, served under /reports/api/
 
 
 def application(settings: Settings) -> Any:
-    """The pages for those who are logged in to Airflow; others are asked to."""
+    """Return the application with the pages, for users who are logged in to Airflow."""
     from fastapi import HTTPException, Request, Response
 
     from manifold.lake.reports import open_reports
@@ -28,29 +29,29 @@ def application(settings: Settings) -> Any:
     app = guarded_app()
 
     @app.get("/api/{name}")
-    def described(name: str) -> Response:
+    def api_page(name: str) -> Response:
         if name not in API_PAGES:
             raise HTTPException(404)
-        status, content, kind = ask_api(settings, name)
-        return Response(content, status_code=status, media_type=kind, headers=HEADERS)
+        status, content, media_type = request_api(settings, name)
+        return Response(content, status_code=status, media_type=media_type, headers=HEADERS)
 
     @app.get("/{path:path}")
-    def page(path: str) -> Response:
+    def report(path: str) -> Response:
         parts = PurePosixPath(path or "index.html").parts
         if not path.isprintable() or any(part.startswith((".", "/")) for part in parts):
             raise HTTPException(404)
         name = "/".join(parts)
-        found = reports.read(name)
-        if found is None:
+        content = reports.read(name)
+        if content is None:  # perhaps a folder
             name = f"{name}/index.html"
-            found = reports.read(name)
-        if found is None:
+            content = reports.read(name)
+        if content is None:
             raise HTTPException(404)
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        return Response(found, media_type=kind, headers=HEADERS)
+        guessed_type, _ = mimetypes.guess_type(name)
+        return Response(content, media_type=guessed_type or "application/octet-stream", headers=HEADERS)
 
     @app.exception_handler(OSError)
-    async def away(request: Request, exc: OSError) -> Response:
+    async def report_unavailable(request: Request, exc: OSError) -> Response:
         del request
         return Response(f"{reports.url} does not give its reports: {exc}", status_code=503, media_type="text/plain")
 

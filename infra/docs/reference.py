@@ -1,4 +1,4 @@
-"""Generates `docs/reference/`: `python -m infra.docs.reference` writes the pages, and a test compares them with the code."""
+"""`python -m infra.docs.reference`: generates `docs/reference/` from the code. A test checks that the pages are current."""
 
 import ast
 import re
@@ -40,42 +40,47 @@ SERVICES = {
 
 
 def settings() -> str:
-    """One table for each group of settings: variable, default, bounds, meaning."""
+    """Return the page of settings, with a table for each group: variable, default, bounds, meaning."""
     text = (
         "# Settings\n\nEvery setting is an environment variable, or a key (lower case, no `MANIFOLD_`) in the file that "
         "`MANIFOLD_FILE` names, by default `manifold.toml`. The environment wins. `manifold settings` prints the values.\n"
     )
-    for group in reversed(Settings.__mro__):  # what all share comes first
-        own = [name for name in vars(group).get("__annotations__", ()) if name in Settings.model_fields]
-        if own:
+    for group in reversed(Settings.__mro__):  # base classes, whose settings all services share, come first
+        names = [name for name in vars(group).get("__annotations__", ()) if name in Settings.model_fields]
+        if names:
             title = re.sub(r"(?<!^)([A-Z])", r" \1", group.__name__.removesuffix("Settings")).capitalize()
             text += f"\n## {title}\n\n{(group.__doc__ or '').strip().splitlines()[0]}\n\n"
             text += "| variable | default | allowed | meaning |\n|---|---|---|---|\n"
-            text += "".join(_setting(name) for name in own)
+            text += "".join(_setting(name) for name in names)
     return text
 
 
 def _setting(name: str) -> str:
+    """Return the row of a setting."""
     field = Settings.model_fields[name]
     default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
     text = str(default).lower() if isinstance(default, bool) else str(default)
-    shown = f"`{text}`" if text else ""
-    return f"| `{PREFIX}{name.upper()}` | {_cell(shown)} | {_cell(_allowed(field))} | {_cell(field.description or '')} |\n"
+    default_cell = _cell(f"`{text}`" if text else "")
+    return f"| `{PREFIX}{name.upper()}` | {default_cell} | {_cell(_allowed(field))} | {_cell(field.description or '')} |\n"
 
 
 def _allowed(field: Any) -> str:
-    bounds = [f"{sign} {getattr(rule, of)}" for rule in field.metadata for of, sign in SIGNS.items() if hasattr(rule, of)]
+    """Return the bounds of a setting's value; empty if it has none."""
+    bounds = []
+    for rule in field.metadata:
+        bounds += [f"{sign} {getattr(rule, name)}" for name, sign in BOUND_SIGNS.items() if hasattr(rule, name)]
     if bounds:
         return ", ".join(bounds)
-    kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind is bool]
-    return "`true`, `false`" if kinds else ""
+    is_bool = bool in (field.annotation, *get_args(field.annotation))
+    return "`true`, `false`" if is_bool else ""
 
 
-SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+# The sign of each bound, by the name of its attribute in pydantic's metadata.
+BOUND_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def tables() -> str:
-    """One section for each Iceberg table: meaning, key, partition, columns."""
+    """Return the page of Iceberg tables, with a section for each table: meaning, key, partition, columns."""
     text = "# Tables\n\nThe Iceberg tables of the namespace `sdv`. All instants are UTC. A type with `?` may be null.\n"
     for table in EVERY_TABLE:
         day = f" Partitioned by day of `{table.day_of}`." if table.day_of else ""
@@ -89,42 +94,57 @@ def tables() -> str:
 
 
 def metrics() -> str:
-    """One table for each service: name as Prometheus shows it, kind, labels, meaning."""
+    """Return the page of metrics, with a table for each service: name as Prometheus shows it, kind, labels, meaning."""
     text = (
         "# Metrics\n\nEach service serves its metrics for Prometheus at `/metrics`. Durations are in seconds. "
         "Recorder and AMQP door also serve those of journal and archive.\n"
     )
     for service, folder in SERVICES.items():
-        found = sorted({metric for file in sorted((ROOT / folder).rglob("*.py")) for metric in _metrics_in(file)})
-        if found:
+        service_metrics = sorted({metric for file in (ROOT / folder).rglob("*.py") for metric in _metrics_in(file)})
+        if service_metrics:
             text += f"\n## {service}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n"
-            text += "".join(f"| `{name}` | {kind} | {labels} | {_cell(meaning)} |\n" for name, kind, labels, meaning in found)
+            text += "".join(
+                f"| `{name}` | {kind} | {labels} | {_cell(meaning)} |\n" for name, kind, labels, meaning in service_metrics
+            )
     return text
 
 
 def _metrics_in(file: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, kind, labels and meaning of each metric that a source file defines by a call such as `Gauge(name, meaning)`."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS and len(node.args) >= 2:
-            name, meaning = (_text(argument) for argument in node.args[:2])
-            if name is None or meaning is None or not name.startswith(("manifold_", "signals_")):
-                continue
-            given = [*node.args[2:3], *(keyword.value for keyword in node.keywords if keyword.arg in {"labelnames", "labels"})]
-            labels = [f"`{label}`" for each in given for part in getattr(each, "elts", []) if (label := _text(part))]
-            kind = KINDS[node.func.id]
-            yield f"{name.removesuffix('_total')}_total" if kind == "counter" else name, kind, ", ".join(labels), meaning
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS):
+            continue
+        if len(node.args) < 2:
+            continue
+        name, meaning = _text(node.args[0]), _text(node.args[1])
+        if name is None or meaning is None or not name.startswith(("manifold_", "signals_")):
+            continue
+        kind = KINDS[node.func.id]
+        if kind == "counter":
+            name = f"{name.removesuffix('_total')}_total"
+        yield name, kind, ", ".join(f"`{label}`" for label in _labels(node)), meaning
+
+
+def _labels(metric: ast.Call) -> list[str]:
+    """Return the labels in a metric's definition: its third argument, or the keyword `labelnames` or `labels`."""
+    lists = metric.args[2:3] + [keyword.value for keyword in metric.keywords if keyword.arg in {"labelnames", "labels"}]
+    elements = [element for label_list in lists for element in getattr(label_list, "elts", [])]
+    return [label for element in elements if (label := _text(element))]
 
 
 def _text(node: ast.expr) -> str | None:
+    """Return the value of a string literal; None for any other expression."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def commands() -> str:
-    """One section for each command of `manifold`: usage, arguments, options."""
+    """Return the page of commands, with a section for each command of `manifold`: usage, arguments, options."""
     text = "# Commands\n\nEvery command has `--help`. Questions take `--json` where a program is to read the answer.\n"
     return text + "".join(_command(words, command) for words, command in _leaves([], typer.main.get_command(make_app())))
 
 
 def _leaves(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
+    """Yield each command that is not a group, with its words after `manifold`; without hidden commands."""
     if not hasattr(command, "commands"):
         yield words, command
         return
@@ -134,27 +154,38 @@ def _leaves(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
 
 
 def _command(words: list[str], command: Any) -> str:
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
-    names = "".join(f" {_metavar(p)}" for p in arguments)
-    about = " ".join((command.help or "").split("\n\n")[0].split())
+    """Return the section of a command."""
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
+    ]
     name = " ".join(["manifold", *words])
-    text = f"\n## {name}\n\n{about}\n\n```\n{name}{names}{' [options]' if options else ''}\n```\n"
-    rows = [(f"`{_metavar(p)}`", getattr(p, "help", "") or "") for p in arguments]
-    rows += [(", ".join(f"`{name}`" for name in [*p.opts, *p.secondary_opts]), p.help or "") for p in options if p.name != "help"]
+    usage = " ".join([name, *map(_metavar, arguments), *(["[options]"] if options else [])])
+    first_paragraph = (command.help or "").split("\n\n")[0]
+    about = " ".join(first_paragraph.split())
+    text = f"\n## {name}\n\n{about}\n\n```\n{usage}\n```\n"
+    rows = [(f"`{_metavar(argument)}`", getattr(argument, "help", "") or "") for argument in arguments]
+    for option in options:
+        if option.name != "help":
+            spellings = ", ".join(f"`{spelling}`" for spelling in [*option.opts, *option.secondary_opts])
+            rows.append((spellings, option.help or ""))
     if any(meaning for _, meaning in rows):
         text += "\n| | |\n|---|---|\n" + "".join(f"| {name} | {_cell(' '.join(meaning.split()))} |\n" for name, meaning in rows)
     return text
 
 
 def _metavar(parameter: Any) -> str:
+    """Return an argument as the usage shows it: with … if it is a list, in brackets if it is optional."""
     name = (parameter.metavar or parameter.name).upper()
-    shown = f"{name}…" if parameter.nargs == -1 else name
-    return shown if parameter.required else f"[{shown}]"
+    if parameter.nargs == -1:
+        name = f"{name}…"
+    return name if parameter.required else f"[{name}]"
 
 
 def http() -> str:
-    """One row for each route of the API, from its OpenAPI document."""
+    """Return the page of the HTTP API, with a row for each route of its OpenAPI document."""
     text = (
         "# HTTP API\n\nThe OpenAPI document is served at `/api/v1/openapi.json`. Limits, rights and errors are explained in "
         "[the guide](../guides/http-api.md).\n\n| method | path | answers |\n|---|---|---|\n"
@@ -162,8 +193,8 @@ def http() -> str:
     paths: Mapping[str, Mapping[str, Any]] = _document()["paths"]
     for path, methods in sorted(paths.items()):
         for method, about in methods.items():
-            first = about.get("description", "").partition("\n")[0] or about.get("summary", "")
-            text += f"| {method.upper()} | `{path}` | {_cell(first)} |\n"
+            first_line = about.get("description", "").partition("\n")[0]
+            text += f"| {method.upper()} | `{path}` | {_cell(first_line or about.get('summary', ''))} |\n"
     return text
 
 
@@ -173,7 +204,9 @@ def _document() -> Any:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+    """Return a text escaped for a table cell. `<` is only escaped in texts without code, because code shows it as it is."""
+    escaped = text.replace("|", "\\|")
+    return escaped if "`" in text else escaped.replace("<", "&lt;")
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -186,7 +219,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def pages() -> dict[Path, str]:
-    """The text of each generated page, by its file."""
+    """Return the text of each generated page, by the path of its file."""
     return {FOLDER / name: NOTE + make().rstrip() + "\n" for name, make in PAGES.items()}
 
 

@@ -1,15 +1,17 @@
-"""Makes dashboards: from `boards/<name>.yml`, which people edit, to `dashboards/<name>.json`, which Grafana reads.
+"""Generates the dashboards `dashboards/<name>.json`, which Grafana reads, from `boards/<name>.yml`, which people edit.
 
     python infra/grafana/build.py
 
-A panel is a title, queries (PromQL, and a legend for each series), a unit of Grafana's, and a word about it; a `stat` shows one
-number. `limits` are where it becomes orange, or red: those of the alert rules. A `flag` is 0 or 1, shown as no or yes, and says
-which of them is well. Panels are laid out in the order in which they stand.
+A panel has a title, queries (PromQL, with a legend for each series), one of Grafana's units, and a description; its kind is
+`timeseries`, or `stat` for a single number. `limits` are the values, those of the alert rules, from which the panel is orange or
+red. A panel with a `flag` shows 0 and 1 as no and yes; `flag` is the value that is good. Panels are laid out in their order in
+the file.
 """
 
 import json
 import sys
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -23,12 +25,12 @@ Json = dict[str, Any]
 
 
 def boards() -> dict[str, Json]:
-    """Each board by its name, as people wrote it."""
+    """Return the content of each board file, by the board's name."""
     return {path.stem: YAML(typ="safe").load(path) for path in sorted((HERE / "boards").glob("*.yml"))}
 
 
 def dashboard(name: str, board: Json) -> Json:
-    """What Grafana reads; the source of data is chosen on the page."""
+    """Return a dashboard in Grafana's format. Its data source is a variable, which is chosen on the dashboard's page."""
     source = {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus", "hide": 0}
     return {
         "uid": f"manifold-{name}",
@@ -45,19 +47,23 @@ def dashboard(name: str, board: Json) -> Json:
     }
 
 
-def text(made: Json) -> str:
-    """The text of a dashboard's file."""
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+def text(dashboard_json: Json) -> str:
+    """Return the text of a dashboard's file."""
+    return json.dumps(dashboard_json, indent=1, ensure_ascii=False) + "\n"
 
 
-def _panels(written: list[Json]) -> list[Json]:
-    panels, x, y, row = [], 0, 0, 0
-    for number, panel in enumerate(written, 1):
+def _panels(panel_specs: list[Json]) -> list[Json]:
+    """Lay out the panels from left to right in rows; all panels of a row have the same height."""
+    panels = []
+    x = y = row_height = 0
+    for number, panel in enumerate(panel_specs, 1):
         kind = panel.get("kind", "timeseries")
         width, height = SIZES[kind]
-        if x + width > COLUMNS or (x and height != row):
-            x, y = 0, y + row
-        row = height
+        is_row_full = x + width > COLUMNS
+        if is_row_full or (x and height != row_height):
+            x = 0
+            y += row_height
+        row_height = height
         panels.append(_panel(number, kind, panel) | {"gridPos": {"x": x, "y": y, "w": width, "h": height}})
         x += width
     return panels
@@ -65,8 +71,8 @@ def _panels(written: list[Json]) -> list[Json]:
 
 def _panel(number: int, kind: str, panel: Json) -> Json:
     targets = [
-        {"refId": chr(ord("A") + n), "datasource": SOURCE, "expr": query["expr"], "legendFormat": query.get("legend", "__auto")}
-        for n, query in enumerate(panel["queries"])
+        {"refId": letter, "datasource": SOURCE, "expr": query["expr"], "legendFormat": query.get("legend", "__auto")}
+        for letter, query in zip(ascii_uppercase, panel["queries"], strict=False)
     ]
     return {
         "id": number,
@@ -74,21 +80,23 @@ def _panel(number: int, kind: str, panel: Json) -> Json:
         "title": panel["title"],
         "description": panel.get("about", ""),
         "datasource": SOURCE,
-        "fieldConfig": {"defaults": {"unit": panel.get("unit", "short"), "min": 0, **_judged(kind, panel)}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.get("unit", "short"), "min": 0, **_thresholds(kind, panel)}, "overrides": []},
         "targets": targets,
     }
 
 
-def _judged(kind: str, panel: Json) -> Json:
-    """From which value on it is well or not."""
+def _thresholds(kind: str, panel: Json) -> Json:
+    """Return the options with the values from which a panel has another color; with limits, a chart also shows them as lines."""
     if "flag" in panel:
-        well, ill = {"color": "green"}, {"color": "red"}
-        steps = [ill | {"value": None}, well | {"value": 1}] if panel["flag"] else [well | {"value": None}, ill | {"value": 1}]
+        color_of_0, color_of_1 = ("red", "green") if panel["flag"] else ("green", "red")
+        steps = [{"color": color_of_0, "value": None}, {"color": color_of_1, "value": 1}]
         return {"max": 1, "mappings": WORDS, "thresholds": {"mode": "absolute", "steps": steps}}
     limits = [{"color": color, "value": value} for color, value in panel.get("limits", {}).items()]
     steps = [{"color": "green", "value": None}, *limits]
-    shown = {"custom": {"thresholdsStyle": {"mode": "line"}}} if limits and kind == "timeseries" else {}
-    return {"thresholds": {"mode": "absolute", "steps": steps}, **shown}
+    options: Json = {"thresholds": {"mode": "absolute", "steps": steps}}
+    if limits and kind == "timeseries":
+        options["custom"] = {"thresholdsStyle": {"mode": "line"}}
+    return options
 
 
 if __name__ == "__main__":

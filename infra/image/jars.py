@@ -1,6 +1,6 @@
-"""Fetches the files of a list, and accepts no others: `python jars.py REPOSITORY LIST FOLDER`; a line is SHA-256 and path.
+"""`python jars.py REPOSITORY LIST FOLDER`: downloads the files in a list, whose lines have a SHA-256 and a path, and checks them.
 
-The file /run/secrets/ca, where there is one, holds the certificates to trust besides those of the system.
+If there is a file /run/secrets/ca, its certificates are trusted in addition to those of the system.
 """
 
 import hashlib
@@ -10,34 +10,36 @@ import urllib.request
 from pathlib import Path
 
 CA = Path("/run/secrets/ca")
-TRIES = 3
+MAX_TRIES = 3
 
 
 def fetch(url: str, trust: ssl.SSLContext) -> bytes:
-    """The bytes at `url`; a connection that breaks is tried again."""
-    for left in reversed(range(TRIES)):
+    """Download the file at `url`. After the last failed try, exit with status 1."""
+    for tries_left in reversed(range(MAX_TRIES)):
         try:
-            with urllib.request.urlopen(url, timeout=120, context=trust) as answer:  # noqa: S310  # of the list
+            with urllib.request.urlopen(url, timeout=120, context=trust) as answer:  # noqa: S310  # the repository's URL
                 content: bytes = answer.read()
             return content
         except OSError as exc:
-            if not left:
+            if not tries_left:
                 sys.exit(f"{url}: {exc}")
     raise AssertionError
 
 
 def main() -> None:
-    """Fetch all of them; end with status 1 if the hash of one is wrong."""
-    repository, listed, folder = sys.argv[1].rstrip("/"), Path(sys.argv[2]), Path(sys.argv[3])
+    """Download all files. Exit with status 1 at the first file with another hash than in the list."""
+    repository = sys.argv[1].rstrip("/")
+    list_file, folder = Path(sys.argv[2]), Path(sys.argv[3])
     trust = ssl.create_default_context()
     if CA.is_file() and CA.stat().st_size:
         trust.load_verify_locations(CA)
     folder.mkdir(parents=True)
-    for line in listed.read_text().splitlines():
+    for line in list_file.read_text().splitlines():
         digest, path = line.split()
         content = fetch(f"{repository}/{path}", trust)
-        if (seen := hashlib.sha256(content).hexdigest()) != digest:
-            sys.exit(f"{path} has SHA-256 {seen}, not {digest}; do not use this repository")
+        actual_digest = hashlib.sha256(content).hexdigest()
+        if actual_digest != digest:
+            sys.exit(f"{path} has SHA-256 {actual_digest}, not {digest}; do not use this repository")
         (folder / Path(path).name).write_bytes(content)
 
 

@@ -1,4 +1,4 @@
-"""Tells Python that Manifold is installed where it lies: `python metadata.py pyproject.toml FOLDER` writes its dist-info."""
+"""`python metadata.py pyproject.toml FOLDER`: writes Manifold's dist-info, so that it counts as an installed distribution."""
 
 import sys
 import tomllib
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Write name, version and entry points."""
+    """Write the metadata file with name and version."""
     project = tomllib.loads(Path(sys.argv[1]).read_text())["project"]
     folder = Path(sys.argv[2]) / f"{project['name']}-{project['version']}.dist-info"
     folder.mkdir()

@@ -1,8 +1,9 @@
-"""The part of requirements.lock that runs: `python runtime_lock.py requirements.lock FOLDER` writes spark.lock and runtime.lock.
+"""`python runtime_lock.py requirements.lock FOLDER`: writes spark.lock and runtime.lock, the runtime part of the lock file.
 
-The lock says under each package which packages need it. The runtime has the packages that the project needs, directly or not, and
-not those that only the development group needs. Spark's Python packages have a file and a layer of their own.
-Standard library only: it runs before anything is installed.
+The lock file names, under each package, the packages that require it. The runtime part has the packages that the project
+requires, directly or indirectly, without those that only the development group requires. Spark's Python package has a file of its
+own, and so a layer of its own in the image. This script uses the standard library only, because it runs before anything is
+installed.
 """
 
 import re
@@ -16,45 +17,45 @@ _NAME = re.compile(r"^([a-z0-9._-]+)(?:\[[^]]*\])?==")
 
 
 def blocks(lock: str) -> dict[str, str]:
-    """The lines of each package, hashes and all, by its name.
+    """Return the lines of each package, including its hashes, by the package's name.
 
     Raises:
         ValueError: a line belongs to no package.
     """
-    found: dict[str, list[str]] = {}
+    lines_by_name: dict[str, list[str]] = {}
     name = ""
     for line in lock.splitlines():
         if line.startswith("#") or not line:
             continue
-        if begins := _NAME.match(line):
-            name = begins[1]
+        if first_line := _NAME.match(line):
+            name = first_line[1]
         if not name:
             raise ValueError(f"not a line of a lock: {line}")
-        found.setdefault(name, []).append(line)
-    return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
+        lines_by_name.setdefault(name, []).append(line)
+    return {name: "\n".join(lines) + "\n" for name, lines in lines_by_name.items()}
 
 
-def asked_by(block: str) -> set[str]:
-    """Who asked for a package: names of packages, the project, or a group of it."""
-    _, _, told = block.partition("    # via")
-    return {line.strip(" #") for line in told.splitlines() if line.strip(" #")}
+def required_by(block: str) -> set[str]:
+    """Return what requires a package: names of packages, the project, or one of its groups."""
+    _, _, requirers = block.partition("    # via")
+    return {line.strip(" #") for line in requirers.splitlines() if line.strip(" #")}
 
 
-def runs(found: Mapping[str, str]) -> set[str]:
-    """The names of the packages that the project needs where it runs."""
-    wanted = {PROJECT}
-    while more := {name for name, block in found.items() if name not in wanted and asked_by(block) & wanted}:
-        wanted |= more
-    return wanted - {PROJECT}
+def runtime_packages(lines_by_name: Mapping[str, str]) -> set[str]:
+    """Return the names of the packages that the project requires at run time, directly or indirectly."""
+    required = {PROJECT}
+    while more := {name for name, block in lines_by_name.items() if name not in required and required_by(block) & required}:
+        required |= more
+    return required - {PROJECT}
 
 
 def main() -> None:
     """Write both files."""
     lock, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    found = blocks(lock.read_text())
-    wanted = runs(found)
-    (folder / "spark.lock").write_text(found[SPARK])
-    (folder / "runtime.lock").write_text("".join(found[name] for name in sorted(wanted - {SPARK})))
+    lines_by_name = blocks(lock.read_text())
+    required = runtime_packages(lines_by_name)
+    (folder / "spark.lock").write_text(lines_by_name[SPARK])
+    (folder / "runtime.lock").write_text("".join(lines_by_name[name] for name in sorted(required - {SPARK})))
 
 
 if __name__ == "__main__":

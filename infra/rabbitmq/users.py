@@ -1,7 +1,7 @@
-"""`users.py < lines "user password"`: what RabbitMQ is to import, with those users, and rights of permissions.json beside this.
+"""`users.py < <lines "user password">`: prints RabbitMQ's definitions, with the rights in permissions.json beside this file.
 
-Passwords come through standard input, so that none is in a command line. A user who has no rights there is an error, and so is
-one there who has no password.
+Passwords come from standard input, so that none is in a command line. The users with passwords must be exactly the users with
+rights.
 """
 
 import json
@@ -12,11 +12,11 @@ PERMISSIONS = Path(__file__).with_name("permissions.json")
 
 
 def definitions(passwords: dict[str, str]) -> dict[str, object]:
-    """Users without any tag, the virtual host, and the rights of each."""
+    """Return the definitions for RabbitMQ to import: users without tags, the virtual host, and the users' rights."""
     rights = json.loads(PERMISSIONS.read_text())
-    known = {of["user"] for of in rights["permissions"]}
-    if known != passwords.keys():
-        raise SystemExit(f"users with rights are {sorted(known)}, with passwords {sorted(passwords)}")
+    users_with_rights = {permission["user"] for permission in rights["permissions"]}
+    if users_with_rights != passwords.keys():
+        raise SystemExit(f"users with rights are {sorted(users_with_rights)}, with passwords {sorted(passwords)}")
     users = [{"name": name, "password": password, "tags": []} for name, password in passwords.items()]
     return {"users": users, "vhosts": [{"name": "/"}], **rights}
 

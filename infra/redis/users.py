@@ -1,7 +1,7 @@
-"""`users.py < lines "user password"`: the users of Redis for `aclfile`, each with the rights of rights.json beside this.
+"""`users.py < <lines "user password">`: prints Redis's ACL file (`aclfile`), with the rights in rights.json beside this file.
 
-Passwords come through standard input, so that none is in a command line. A user who has no rights there is an error, and so is
-one there who has no password. The user `probe`, with any password, may ask whether Redis is there, and nothing else.
+Passwords come from standard input, so that none is in a command line. The users with passwords must be exactly the users with
+rights. The user `probe`, with any password, may only send PING, for health checks.
 """
 
 import json
@@ -10,38 +10,43 @@ from pathlib import Path
 from typing import Any
 
 RIGHTS = Path(__file__).with_name("rights.json")
-# Nobody can be `default`, and it may do all: as that user Redis plays the transactions of its file at its start, scripts among
-# them, and drops without a word what that user may not (redis/redis#14541).
-NOBODY = "user default off resetpass ~* &* +@all"
+# Nobody can log in as `default`, but this user must have all rights: when Redis starts, it replays the transactions and scripts
+# of its append-only file as `default`, and silently drops commands that `default` may not use (redis/redis#14541).
+DEFAULT_USER = "user default off resetpass ~* &* +@all"
 PROBE = "user probe on nopass resetkeys resetchannels -@all +ping"
-# What every service asks: its connection, the time, how Redis is and, of a cluster, where its keys are. Scripts run with the
-# rights of who calls them. What is dangerous to all (FLUSHALL, KEYS, CONFIG, SHUTDOWN, MONITOR, ACL) is nobody's.
+# Commands that every service uses, in addition to those that read and write keys. A script runs with the rights of its caller. No
+# service may use the dangerous commands, such as FLUSHALL, KEYS, CONFIG, SHUTDOWN, MONITOR and ACL.
 COMMON = (
     "+@connection +@transaction +eval +evalsha +script|load +time +wait +command +cluster|slots +cluster|shards +cluster|nodes"
 )
 NEVER = "-@dangerous -@admin -function +info"
-# Names of keys, which no pattern hides: they have the names of vehicles. For who walks through the queues, and nobody else.
-WALKS = ("scan", "randomkey", "dbsize")
+# Commands that reveal the names of all keys, whatever the patterns of the user. Keys contain the names of vehicles, so only
+# services that scan the queues may use these commands (`walks` in rights.json).
+SCAN_COMMANDS = ("scan", "randomkey", "dbsize")
 
 
 def rights() -> dict[str, dict[str, Any]]:
-    """What each user may."""
-    found: dict[str, dict[str, Any]] = json.loads(RIGHTS.read_text())
-    return found
+    """Return the rights in rights.json, by user."""
+    rights_by_user: dict[str, dict[str, Any]] = json.loads(RIGHTS.read_text())
+    return rights_by_user
 
 
 def acl(passwords: dict[str, str]) -> str:
-    """The lines of the file."""
-    of_users = rights()
-    if of_users.keys() != passwords.keys():
-        raise SystemExit(f"users with rights are {sorted(of_users)}, with passwords {sorted(passwords)}")
-    lines = [NOBODY, PROBE]
+    """Return the text of the ACL file."""
+    rights_by_user = rights()
+    if rights_by_user.keys() != passwords.keys():
+        raise SystemExit(f"users with rights are {sorted(rights_by_user)}, with passwords {sorted(passwords)}")
+    lines = [DEFAULT_USER, PROBE]
     for user, password in passwords.items():
-        known = [*(f"~{name}" for name in of_users[user]["keys"]), *(f"%R~{name}" for name in of_users[user].get("reads", ()))]
-        keys = " ".join(known)  # those of `reads` only by commands of their own: a script counts as one that writes
-        may = "+@read +@write" if of_users[user]["writes"] else "+@read"
-        sees = " ".join(f"{'+' if of_users[user]['walks'] else '-'}{command}" for command in WALKS)
-        lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER} {sees}")
+        user_rights = rights_by_user[user]
+        patterns = [f"~{pattern}" for pattern in user_rights["keys"]]
+        # Read-only keys cannot be passed to a script, which Redis treats as a command that writes.
+        patterns += [f"%R~{pattern}" for pattern in user_rights.get("reads", ())]
+        keys = " ".join(patterns)
+        key_commands = "+@read +@write" if user_rights["writes"] else "+@read"
+        sign = "+" if user_rights["walks"] else "-"
+        scan_commands = " ".join(f"{sign}{command}" for command in SCAN_COMMANDS)
+        lines.append(f"user {user} on >{password} resetchannels {keys} -@all {key_commands} {COMMON} {NEVER} {scan_commands}")
     return "\n".join(lines) + "\n"
 
 

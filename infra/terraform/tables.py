@@ -13,31 +13,33 @@ BEGIN, END = "<!-- tables: python infra/terraform/tables.py -->", "<!-- end of t
 
 
 def folders() -> list[Path]:
-    """The root and every module."""
+    """Return the folder of the root module, and those of all other modules."""
     return [HERE, *sorted(path for path in (HERE / "modules").iterdir() if path.is_dir())]
 
 
 def tables(folder: Path) -> str:
-    """The tables of one folder, with the markers around them."""
-    found: dict[str, list[str]] = {"variable": [], "output": []}
+    """Return the tables of one folder's variables and outputs, between the markers."""
+    variables, outputs = [], []
     for path in sorted(folder.glob("*.tf")):
         for kind, name, body in BLOCK.findall(path.read_text()):
-            row = [f"`{name}`", _description(body)]
             if kind == "variable":
-                row[1:1] = [_default(body)]
-            found[kind].append(f"| {' | '.join(row)} |")
-    parts = [BEGIN, ""]
-    for kind, head in (("variable", "| variable | default | what |\n|---|---|---|"), ("output", "| output | what |\n|---|---|")):
-        if found[kind]:
-            parts += [head, *sorted(found[kind]), ""]
-    return "\n".join([*parts, END])
+                variables.append(f"| `{name}` | {_default(body)} | {_description(body)} |")
+            else:
+                outputs.append(f"| `{name}` | {_description(body)} |")
+    lines = [BEGIN, ""]
+    if variables:
+        lines += ["| variable | default | what |", "|---|---|---|", *sorted(variables), ""]
+    if outputs:
+        lines += ["| output | what |", "|---|---|", *sorted(outputs), ""]
+    return "\n".join([*lines, END])
 
 
 def with_tables(folder: Path) -> str:
-    """The README of a folder as it should be."""
+    """Return the text of a folder's README with the current tables in place of the old ones."""
     text = (folder / "README.md").read_text()
-    before, _, rest = text.partition(BEGIN)
-    return before + tables(folder) + rest.partition(END)[2]
+    before, _, old_tables_and_rest = text.partition(BEGIN)
+    _, _, after = old_tables_and_rest.partition(END)
+    return before + tables(folder) + after
 
 
 def _description(body: str) -> str:
@@ -51,6 +53,6 @@ def _default(body: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in folders():
-        (each / "README.md").write_text(with_tables(each))
+    for folder in folders():
+        (folder / "README.md").write_text(with_tables(folder))
     sys.stdout.write(f"{len(folders())} READMEs\n")

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from manifold.api._callers import Callers
 from manifold.api._metrics import REQUESTS, SECONDS
 from manifold.api._problems import failed, problem
-from manifold.runtime.http import REFUSED
+from manifold.runtime.http import UNAUTHORIZED_HEADERS
 
 HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
 MAX_BODY_BYTES = 64 * 1024  # of most requests
@@ -47,7 +47,7 @@ class RequestMiddleware:
             scope.setdefault("state", {})["caller"] = caller
             if caller is None and scope["path"] not in (HEALTH, ALIVE):
                 detail = "send the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
-                await problem(401, detail, headers=REFUSED)(scope, receive, send_and_note_status)
+                await problem(401, detail, headers=UNAUTHORIZED_HEADERS)(scope, receive, send_and_note_status)
             else:
                 await self._app(scope, receive, send_and_note_status)
         except Exception:

@@ -16,14 +16,15 @@ log = logging.getLogger(__name__)
 
 
 def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
-    """Send an alert, and log it in any case. Return False if `alert_url` is empty or does not answer."""
+    """Send an alert, and log its text in any case. Return whether it was sent: not if `alert_url` is empty or fails."""
     url = settings.alert_url.get_secret_value()
     if not url:
         log.warning("%s (alert not sent: MANIFOLD_ALERT_URL is empty)", text)
         return False
     try:
-        said = {"text": text, "what": what, **more}
-        httpx.post(url, json=said, timeout=TIMEOUT_S, verify=outside_context(settings)).raise_for_status()
+        body = {"text": text, "what": what, **more}
+        response = httpx.post(url, json=body, timeout=TIMEOUT_S, verify=outside_context(settings))
+        response.raise_for_status()
     except (OSError, httpx.HTTPError) as exc:
         log.warning("%s (alert not sent: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
         return False

@@ -1,4 +1,4 @@
-"""Output of a small command: one line on stdout, or one sentence on stderr."""
+"""Output of a small command: one line on stdout, or an error message on stderr."""
 
 import sys
 from collections.abc import Callable

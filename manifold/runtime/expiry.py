@@ -1,4 +1,4 @@
-"""Expiry times of a service's own and trusted certificates as Prometheus metrics; none without TLS."""
+"""Prometheus metrics with the expiry times of a service's own and trusted certificates; there are none without TLS."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,15 +13,15 @@ from manifold.settings import Settings
 
 
 class Kind(StrEnum):
-    """The kind of content in a file."""
+    """The kind of content in a file, which decides the file's expiry time."""
 
-    CERTIFICATE = "certificate"  # with its intermediates: the earliest expiry counts
-    CA = "ca"  # CAs during rotation: the latest expiry counts
-    REVOKED = "revoked"  # a revocation list; it expires at its next update
+    CERTIFICATE = "certificate"  # a certificate and its intermediates: the earliest expiry counts
+    CA = "ca"  # one CA, or several during a rotation: the latest expiry counts
+    REVOKED = "revoked"  # a revocation list: it expires at its next update
 
 
-# URL options that name files, for Redis, RabbitMQ and PostgreSQL.
-_IN_URLS: Mapping[str, Kind] = {
+# Options in the URLs of Redis, RabbitMQ and PostgreSQL that name certificate files.
+_URL_OPTIONS: Mapping[str, Kind] = {
     **dict.fromkeys(("ssl_certfile", "certfile", "sslcert"), Kind.CERTIFICATE),
     **dict.fromkeys(("ssl_ca_certs", "cafile", "sslrootcert"), Kind.CA),
 }
@@ -33,55 +33,67 @@ EXPIRES = Gauge(
 
 
 def export_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
-    """Export the expiry of this service's files at /metrics. Each scrape reads the files, so that a renewal shows at once.
+    """Export the expiry times of this service's files at /metrics. Each scrape reads the files anew.
 
-    `user` is its user name at the broker, empty if it does not connect; `others` are additional files.
+    `user` is the service's user name at the broker; empty if it does not connect. `others` are additional files.
     """
-    for file, kind in {**files_of(settings, user), **(others or {})}.items():
+    files = files_of(settings, user) | dict(others or {})
+    for file, kind in files.items():
         EXPIRES.labels(file, kind.value).set_function(partial(ends_at, file, kind))
 
 
 def ends_at(file: str, kind: Kind) -> float:
-    """Return the expiry in seconds since 1970; 0: the file cannot be read."""
+    """Return the file's expiry time in seconds since 1970; 0 if the file cannot be read."""
     try:
-        return _ENDS[kind](Path(file).read_bytes()).timestamp()
+        read_expiry = _EXPIRY_READERS[kind]
+        return read_expiry(Path(file).read_bytes()).timestamp()
     except (OSError, ValueError):
         return 0.0
 
 
 def files_of(settings: Settings, user: str) -> dict[str, Kind]:
-    """Return the certificates and CAs that a service uses for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
-    of_broker = settings.tls_files(user)
-    certificates = {settings.http_tls_files.certificate, of_broker.certificate if user else ""}
-    if settings.tls and not settings.redis_url.get_secret_value():
+    """Return the certificate and CA files that a service uses for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
+    broker_files = settings.tls_files(user)
+    certificates = {settings.http_tls_files.certificate, broker_files.certificate if user else ""}
+    if settings.tls and not settings.redis_url.get_secret_value():  # the sandbox's own Redis
         certificates.add(settings.local_client("", "")["certfile"])
-    found = dict.fromkeys(sorted(certificates), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
-    secret = (settings.redis_url, settings.signals_redis_url, settings.signals_amqp_url, settings.signals_operator_url)
-    for url in (*secret, settings.catalog_uri):
-        named = parse_qsl(urlsplit(url.get_secret_value()).query)
-        found |= {file: _IN_URLS[option] for option, file in named if option in _IN_URLS}
-    return {file: kind for file, kind in found.items() if file}
+    files = dict.fromkeys(sorted(certificates), Kind.CERTIFICATE) | {broker_files.ca: Kind.CA}
+    for url in (
+        settings.redis_url,
+        settings.signals_redis_url,
+        settings.signals_amqp_url,
+        settings.signals_operator_url,
+        settings.catalog_uri,
+    ):
+        for option, value in parse_qsl(urlsplit(url.get_secret_value()).query):
+            if option in _URL_OPTIONS:
+                files[value] = _URL_OPTIONS[option]
+    return {file: kind for file, kind in files.items() if file}
 
 
-def _first(content: bytes) -> datetime:
-    from cryptography import x509  # slow import, only needed with certificates
+def _earliest_expiry(content: bytes) -> datetime:
+    from cryptography import x509  # imported here, because the import is slow
 
-    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+    return min(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(content))
 
 
-def _last(content: bytes) -> datetime:
+def _latest_expiry(content: bytes) -> datetime:
     from cryptography import x509
 
-    return max(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+    return max(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(content))
 
 
-def _signed_anew(content: bytes) -> datetime:
+def _next_update(content: bytes) -> datetime:
     from cryptography import x509
 
-    until = x509.load_pem_x509_crl(content).next_update_utc
-    if until is None:
-        raise ValueError("it does not say until when it holds")
-    return until
+    next_update = x509.load_pem_x509_crl(content).next_update_utc
+    if next_update is None:
+        raise ValueError("the revocation list has no next update")
+    return next_update
 
 
-_ENDS: Mapping[Kind, Callable[[bytes], datetime]] = {Kind.CERTIFICATE: _first, Kind.CA: _last, Kind.REVOKED: _signed_anew}
+_EXPIRY_READERS: Mapping[Kind, Callable[[bytes], datetime]] = {
+    Kind.CERTIFICATE: _earliest_expiry,
+    Kind.CA: _latest_expiry,
+    Kind.REVOKED: _next_update,
+}

@@ -1,24 +1,27 @@
-"""Garbage collector tuning for import-heavy processes: imported objects are permanent, and most of the heap."""
+"""Garbage collector tuning for processes with many imports: most of their heap is imported objects, which are never freed."""
 
 import atexit
 import gc
 
-OBJECTS = 100_000  # net allocations between two collections; some 20 MB
-OBJECTS_OF_PER_SERVICE = 20_000  # for services, which must not pause for long
+MAX_NEW_OBJECTS = 100_000  # new objects that trigger a collection; some 20 MB
+MAX_NEW_OBJECTS_IN_SERVICE = 20_000  # fewer in a service, which must not pause for long
 
 
 def collect_rarely() -> None:
-    """Collect rarely for the rest of this process, and not at exit."""
-    gc.set_threshold(OBJECTS, 20, 50)
+    """Collect rarely for the rest of this process, and skip the collection at exit."""
+    gc.set_threshold(MAX_NEW_OBJECTS, 20, 50)
     skip_final_collection()
 
 
 def freeze_heap() -> None:
-    """For a service that is fully loaded: freeze the heap and collect rarely. A full collection would take 0.1 s."""
+    """Exempt all present objects from collection, and collect rarely. Call it when a service has started.
+
+    A full collection of the whole heap would pause the service for 0.1 s.
+    """
     gc.freeze()
-    gc.set_threshold(OBJECTS_OF_PER_SERVICE, 20, 50)
+    gc.set_threshold(MAX_NEW_OBJECTS_IN_SERVICE, 20, 50)
 
 
 def skip_final_collection() -> None:
-    """Skip the final collection at exit, which takes up to a second of CPU; the OS frees the memory anyway."""
-    atexit.register(gc.freeze)  # registered first, so it runs last
+    """Skip the collection at exit, which takes up to a second of CPU, although the OS frees the memory anyway."""
+    atexit.register(gc.freeze)  # exit handlers run in reverse order: registered early, it runs late

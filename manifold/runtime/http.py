@@ -1,8 +1,7 @@
 """The HTTP endpoint of a service: /metrics for Prometheus, /healthz and /livez for an orchestrator, and its own routes.
 
-/healthz reports readiness; /livez fails only if a restart may help. Anybody who can reach the endpoint can read the service's
-state and, at the recorder, close segments and read what its journal has about campaigns. So without a token it listens on
-loopback only.
+/healthz reports readiness; /livez fails only if a restart may help. The endpoint reveals the service's state; the recorder's also
+closes segments, and reveals what the journal has about campaigns. So without a token the endpoint listens on loopback only.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.runtime.renewal import keep_renewed
 from manifold.runtime.tls import web_server_context
 
-REFUSED = {"WWW-Authenticate": "Bearer"}
+UNAUTHORIZED_HEADERS = {"WWW-Authenticate": "Bearer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,14 @@ async def serve(
     token: str = "",
     tls_files: TlsFiles = NO_FILES,
 ) -> AsyncIterator[None]:
-    """Serve within the block. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
+    """Serve HTTP while the block runs.
 
-    With a certificate in `tls_files` it serves HTTPS; a renewed certificate is used from the next connection on.
+    /healthz answers 200 or 503 with `{"healthy": …, <details>}`. /livez answers 200 while the event loop runs.
 
-    With a `token`, requests without it (`Authorization: Bearer …`) get 401. Exempt are /livez, and /healthz without its details,
-    because an orchestrator's probes have no secret.
+    If `tls_files` has a certificate, the endpoint serves HTTPS; after a renewal, new connections get the new certificate.
+
+    If there is a `token`, requests without it (`Authorization: Bearer …`) get 401, except for /livez and /healthz: an
+    orchestrator's probes have no token. Without it, /healthz gives no details.
 
     Raises:
         Permanent: the port is in use, or the host is not loopback and no token is set.
@@ -63,9 +64,11 @@ async def serve(
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(request: web.Request) -> web.Response:
-        now = health()
-        details = now.details if has_token(request.headers.get("Authorization", ""), token) else {}
-        return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
+        current = health()
+        is_authorized = has_token(request.headers.get("Authorization", ""), token)
+        details = current.details if is_authorized else {}
+        status = 200 if current.healthy else 503
+        return web.json_response({"healthy": current.healthy, **details}, status=status)
 
     async def livez(_: web.Request) -> web.Response:
         return web.json_response({"alive": True})
@@ -74,13 +77,15 @@ async def serve(
     async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         if handler in (healthz, livez) or has_token(request.headers.get("Authorization", ""), token):
             return await handler(request)
-        return web.Response(status=401, headers=REFUSED)
+        return web.Response(status=401, headers=UNAUTHORIZED_HEADERS)
 
     app = web.Application(middlewares=[guard])
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
-    renewing = asyncio.create_task(keep_renewed(context, tls_files), name="http.certificate") if context else None
+    renewal: asyncio.Task[None] | None = None
+    if context is not None:
+        renewal = asyncio.create_task(keep_renewed(context, tls_files), name="http.certificate")
     try:
         try:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
@@ -88,30 +93,30 @@ async def serve(
             raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
         yield
     finally:
-        if renewing is not None:
-            renewing.cancel()
+        if renewal is not None:
+            renewal.cancel()
         await runner.cleanup()
 
 
 @contextmanager
 def serve_metrics(host: str, port: int, *, token: str = "", tls_files: TlsFiles = NO_FILES) -> Iterator[None]:
-    """Serve /metrics alone, in a thread, within the block: for a process without an event loop.
+    """Serve /metrics alone, in a thread, while the block runs: for a process without an event loop.
 
     Raises:
         Permanent: as for `serve`.
     """
     require_token(host, token)
-    tell = make_wsgi_app()
+    metrics_app = make_wsgi_app()
 
-    def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def guarded_app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if has_token(environ.get("HTTP_AUTHORIZATION", ""), token):
-            page: Iterable[bytes] = tell(environ, start_response)
+            page: Iterable[bytes] = metrics_app(environ, start_response)
             return page
-        start_response("401 Unauthorized", list(REFUSED.items()))
+        start_response("401 Unauthorized", list(UNAUTHORIZED_HEADERS.items()))
         return []
 
     try:
-        server = make_server(host, port, guarded, _Server, _Silent)
+        server = make_server(host, port, guarded_app, _Server, _QuietRequestHandler)
         server.tls_files = tls_files
     except OSError as exc:
         raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
@@ -130,7 +135,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     tls_files = NO_FILES
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection with the current certificate; the handshake is left to its own thread."""
+        """Accept a connection, with the current certificate. The handshake runs later, in the connection's own thread."""
         connection, address = super().get_request()
         if self.tls_files.certificate:
             context = web_server_context(self.tls_files)
@@ -138,13 +143,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         return connection, address
 
 
-class _Silent(WSGIRequestHandler):
+class _QuietRequestHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
         """Suppress the log line of each scrape."""
 
 
 def has_token(authorization: str, token: str) -> bool:
     """Whether the Authorization header has the token, compared in constant time. An empty token allows everything."""
-    scheme, _, given = authorization.partition(" ")
-    matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token.encode())
-    return not token or (matches and scheme.lower() == "bearer")
+    scheme, _, header_token = authorization.partition(" ")
+    is_same = hmac.compare_digest(header_token.strip().encode(errors="surrogateescape"), token.encode())
+    return not token or (is_same and scheme.lower() == "bearer")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 EVERY_S = 0.5
 
 
-async def watch_lag(note: Callable[[float], object]) -> None:
-    """Report the loop's lag in seconds to `note`, periodically."""
+async def watch_lag(record: Callable[[float], object]) -> None:
+    """Call `record` with the event loop's lag in seconds, every `EVERY_S` seconds, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + EVERY_S
         await asyncio.sleep(EVERY_S)
-        note(max(0.0, loop.time() - due))
+        record(max(0.0, loop.time() - due))

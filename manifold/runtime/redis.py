@@ -12,8 +12,8 @@ from redis.retry import Retry
 
 from manifold.contracts.redis_url import split_redis_url
 
-# Commands sent through this client may be repeated. A cluster takes about its node timeout to promote a replica.
-_AGAIN = Retry(ExponentialBackoff(base=0.1, cap=2), 8)
+# A cluster needs about its node timeout to promote a replica. Callers must therefore only send commands that may be repeated.
+_CLUSTER_RETRY = Retry(ExponentialBackoff(base=0.1, cap=2), 8)
 
 
 class _Cluster(RedisCluster):
@@ -30,33 +30,37 @@ def connect(url: str, **options: Any) -> Redis:
     """Return a blocking client for the Redis server or Redis Cluster at `url`; both have the same commands.
 
     Raises:
-        redis.ConnectionError: no node of a cluster answers. A single server is first contacted by the first command.
+        redis.ConnectionError: no node of a cluster answers. A single server is contacted by the first command only.
     """
-    plain, is_cluster = split_redis_url(url)
+    plain_url, is_cluster = split_redis_url(url)
     if not is_cluster:
-        return Redis.from_url(plain, **options)
+        return Redis.from_url(plain_url, **options)
+    cluster_options = {"retry": _CLUSTER_RETRY} | options
     try:
-        return cast(Redis, _Cluster.from_url(plain, **({"retry": _AGAIN} | options)))
+        return cast(Redis, _Cluster.from_url(plain_url, **cluster_options))
     except RedisClusterException as exc:
         raise RedisConnectionError(str(exc)) from exc
 
 
 def advice(url: str, exc: RedisError) -> str:
     """Explain a Redis error and its remedy, for the operator who started a job."""
-    named = f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}"  # without the password
+    address_without_password = urlsplit(url).netloc.rpartition("@")[2]
+    server = f"Redis at {address_without_password}"
     if isinstance(exc, OutOfMemoryError):
-        return f"{named} is out of memory{_memory(url)}: raise its maxmemory, then run this again; nothing is lost"
+        return f"{server} is out of memory{_memory_use(url)}: raise its maxmemory, then run this again; nothing is lost"
     remedy = "see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again"
-    return f"{named}: {exc}; {remedy}"
+    return f"{server}: {exc}; {remedy}"
 
 
-def _memory(url: str) -> str:
-    """Return the memory use of each node, in brackets; empty if Redis does not answer."""
-    of_cluster = split_redis_url(url)[1]
+def _memory_use(url: str) -> str:
+    """Return the memory use of each node as text, in parentheses; empty if Redis does not answer."""
+    _, is_cluster = split_redis_url(url)
+    options = {"target_nodes": "primaries"} if is_cluster else {}
     try:
         with connect(url, socket_timeout=3) as redis:
-            info: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
+            info: Any = redis.info("memory", **options)
     except RedisError:
         return ""
-    nodes = info.values() if of_cluster else [info]
-    return " (" + "; ".join(f"{node['used_memory']} bytes of maxmemory={node['maxmemory']}" for node in nodes) + ")"
+    nodes = info.values() if is_cluster else [info]
+    uses = [f"{node['used_memory']} bytes of maxmemory={node['maxmemory']}" for node in nodes]
+    return f" ({'; '.join(uses)})"

@@ -1,4 +1,4 @@
-"""Reloads a server's certificate when it is renewed."""
+"""Reloads a server's certificate when its file is renewed."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def written_at(file: str) -> int:
-    """Return the modification time in ns; it changes when the file is renewed.
+    """Return the file's modification time in ns, which changes when the file is renewed.
 
     Raises:
         OSError: the file cannot be read.
@@ -24,15 +24,16 @@ def written_at(file: str) -> int:
 
 
 async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
-    """Reload the certificate into `context` whenever its files change, for new connections; runs until cancelled."""
-    pair = [file for file in (files.certificate, files.key) if file]
-    shown = [written_at(file) for file in pair]
+    """Reload certificate and key into `context` whenever their files have changed, for new connections. Runs until cancelled."""
+    watched = [file for file in (files.certificate, files.key) if file]
+    loaded_times = [written_at(file) for file in watched]
     while True:
         await asyncio.sleep(LOOK_S)
         try:
-            if (now := [written_at(file) for file in pair]) != shown:
-                web_server_context(files)  # validate first: a partial file or mismatched key would leave the context half updated
+            times = [written_at(file) for file in watched]
+            if times != loaded_times:
+                web_server_context(files)  # raises on a partial file or another key, before the context in use is changed
                 context.load_cert_chain(files.certificate, files.key or None)
-                shown = now
-        except OSError as exc:  # retried at the next check
+                loaded_times = times
+        except OSError as exc:  # the next check retries
             log.warning("renewed certificate cannot be read; the old one stays in use", file=files.certificate, reason=str(exc))

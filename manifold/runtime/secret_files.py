@@ -1,4 +1,4 @@
-"""Secrets that the sandbox generates at its first start: one file each in a folder of its home, readable by its user only."""
+"""Secrets that the sandbox generates at its first start, each in a file of the home's secrets folder, for its user only."""
 
 import os
 import secrets
@@ -10,8 +10,8 @@ from manifold.settings.secret_file import read_secret
 
 FOLDER = SECRETS
 HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # file names
-OF_AMQP = "amqp_{}"  # password of a RabbitMQ user
-API_TOKENS = "api_tokens"  # digests of the API's named tokens, a line each
+OF_AMQP = "amqp_{}"  # file name of a RabbitMQ user's password
+API_TOKENS = "api_tokens"  # file name; it has one line with the digest of each of the API's named tokens
 _BYTES = 32
 
 
@@ -24,25 +24,25 @@ def read(home: Path, name: str) -> str:
     """Return the secret; empty if it was never generated.
 
     Raises:
-        Permanent: it cannot be read.
+        Permanent: the file cannot be read.
     """
     return read_secret(folder(home) / name)
 
 
 def get_or_create(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:
-    """Return the secret; generate it if there is none."""
-    if found := read(home, name):
-        return found
-    place = folder(home)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.chmod(0o700)
-    draft = place / f".{name}.{os.getpid()}"
+    """Return the secret. If there is none, generate it with `make` and store it; concurrent processes get the same secret."""
+    if existing := read(home, name):
+        return existing
+    secrets_folder = folder(home)
+    secrets_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secrets_folder.chmod(0o700)
+    draft = secrets_folder / f".{name}.{os.getpid()}"
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(f"{make()}\n")
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(draft, place / name)  # the first process wins, and readers never see a partial file
+        os.link(draft, secrets_folder / name)  # fails if another process was first; readers never see a partial file
     except FileExistsError:
         pass
     finally:

@@ -16,7 +16,7 @@ from manifold.settings import Settings, load_settings
 
 
 def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, node: bool = False) -> int:
-    """Run `serve` with the settings until it returns. `node`: include the recorder's node number in the log name.
+    """Run `serve` with the settings until it returns. With `node`, the log name includes the recorder's node number.
 
     Returns:
         The exit status: 0 after an orderly stop, 2 for a problem that the operator must fix, which is written to stderr.
@@ -36,7 +36,8 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 def stop_event() -> asyncio.Event:
     """Return an event of the running loop that is set on SIGTERM or SIGINT."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
     return stop

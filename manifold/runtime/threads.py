@@ -10,14 +10,16 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """Runs at most `number` calls concurrently, including calls that timed out but still run. For one event loop."""
+    """Runs at most `number` calls concurrently, including calls that have timed out but still run. For one event loop only."""
 
     def __init__(self, number: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix=name)
-        self._free = asyncio.Semaphore(number)  # prevents queueing in the pool, where a waiting call could not be cancelled
+        self._free_threads = asyncio.Semaphore(number)  # calls wait here and not in the pool, where they could not be cancelled
 
     async def run(self, seconds: float, call: Callable[..., Result], *args: Any) -> Result:
-        """Run `call` in a thread and return its result. After a timeout the call continues; its thread is reused when it ends.
+        """Run `call` in a thread and return its result.
+
+        A call that has timed out still runs, and occupies its thread until it ends.
 
         Raises:
             TimeoutError: no thread was free, or the call did not finish, within `seconds`.
@@ -26,19 +28,19 @@ class Threads:
         loop = asyncio.get_running_loop()
 
         def release(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._free.release)
+            with suppress(RuntimeError):  # raised if the loop is closed
+                loop.call_soon_threadsafe(self._free_threads.release)
 
         async with asyncio.timeout(seconds):
-            await self._free.acquire()
+            await self._free_threads.acquire()
             try:
-                begun = self._pool.submit(call, *args)
-            except RuntimeError:  # the pool is shut down
-                self._free.release()
+                future = self._pool.submit(call, *args)
+            except RuntimeError:  # raised if the pool is shut down
+                self._free_threads.release()
                 raise
-            begun.add_done_callback(release)
-            return await asyncio.wrap_future(begun)
+            future.add_done_callback(release)
+            return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Shut down; running calls finish."""
+        """Shut down the pool, without waiting for running calls to finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)

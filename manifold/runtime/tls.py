@@ -6,11 +6,13 @@ from pathlib import Path
 from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.settings import Settings
 
-_BELIEVES_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_TRUSTS_NO_CA = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """Return a context for connections to a server, with hostname verification; TLS 1.2 or newer.
+
+    It trusts the CAs in `files.ca`, or if that is empty, those of the system.
 
     Raises:
         OSError: a file cannot be read, or contains no certificate or key.
@@ -23,29 +25,33 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def web_context(settings: Settings, url: str) -> ssl.SSLContext | None:
-    """Return the context for requests to a Manifold service at `url`; None if it is not HTTPS.
+    """Return the context for requests to a Manifold service at `url`; None if the URL is not HTTPS.
 
     Raises:
         OSError: the CA file cannot be read.
     """
-    return client_context(TlsFiles(settings.tls_files("").ca)) if url.startswith("https:") else None
+    if not url.startswith("https:"):
+        return None
+    trusted_ca = settings.tls_files("").ca
+    return client_context(TlsFiles(trusted_ca))
 
 
 def verified(settings: Settings, url: str) -> ssl.SSLContext:
-    """Return the same for httpx's option `verify`. For plain HTTP the context trusts no CA.
+    """Return the context for requests to a Manifold service at `url`, as httpx's option `verify`.
 
-    By default httpx would load the system's CAs for every client, 18 ms of CPU, even for plain HTTP.
+    For plain HTTP it is a context that trusts no CA. Without it, httpx would load the system's CAs for every client, which takes
+    18 ms of CPU.
 
     Raises:
         OSError: as for `web_context`.
     """
-    return web_context(settings, url) or _BELIEVES_NOBODY
+    return web_context(settings, url) or _TRUSTS_NO_CA
 
 
 def outside_context(settings: Settings) -> ssl.SSLContext:
     """Return the context for requests outside Manifold: trusts the system's CAs and those in `tls_ca`.
 
-    httpx would use SSL_CERT_FILE alone, which in a deployment names the CA of its object store.
+    By default httpx would trust only the CAs in SSL_CERT_FILE, which in a deployment names the CA of the object store.
 
     Raises:
         OSError: the CA file cannot be read.
@@ -57,7 +63,7 @@ def outside_context(settings: Settings) -> ssl.SSLContext:
 
 
 def web_server_context(tls_files: TlsFiles) -> ssl.SSLContext:
-    """Return the context of an HTTP server: no client certificates; TLS 1.2 or newer.
+    """Return the context of an HTTP server, which asks for no client certificates; TLS 1.2 or newer.
 
     Raises:
         OSError: a file cannot be read, or contains no certificate or key.
@@ -69,9 +75,9 @@ def web_server_context(tls_files: TlsFiles) -> ssl.SSLContext:
 
 
 def server_context(ca: Path, certificate: Path) -> ssl.SSLContext:
-    """Return the context of a listener that requires client certificates of `ca`; TLS 1.2 or newer.
+    """Return the context of a listener that requires client certificates signed by `ca`; TLS 1.2 or newer.
 
-    `certificate` includes the key.
+    The file `certificate` also contains the key.
 
     Raises:
         OSError: a file cannot be read, or contains no certificate or key.
@@ -86,21 +92,21 @@ def server_context(ca: Path, certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def revoked_serials(ca: Path, listed: Path) -> frozenset[int]:
-    """Return the serial numbers of a PEM revocation list signed by this CA; empty if there is no list.
+def revoked_serials(ca: Path, revocation_list: Path) -> frozenset[int]:
+    """Return the serial numbers in a revocation list (PEM) that is signed by one of the CAs in `ca`; empty if there is no file.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: the list is malformed, or signed by another CA.
     """
-    from cryptography import x509  # slow import, only needed with a list
+    from cryptography import x509  # imported here, because the import is slow
 
     try:
-        content = listed.read_bytes()
+        content = revocation_list.read_bytes()
     except FileNotFoundError:
         return frozenset()
-    found = x509.load_pem_x509_crl(content)
+    entries = x509.load_pem_x509_crl(content)
     signers = x509.load_pem_x509_certificates(ca.read_bytes())
-    if not any(found.is_signature_valid(signer.public_key()) for signer in signers):  # type: ignore[arg-type]  # signing key types only
-        raise ValueError(f"{listed} is not signed by a CA of {ca}")
-    return frozenset(each.serial_number for each in found)
+    if not any(entries.is_signature_valid(signer.public_key()) for signer in signers):  # type: ignore[arg-type]  # signing key types only
+        raise ValueError(f"{revocation_list} is not signed by a CA of {ca}")
+    return frozenset(entry.serial_number for entry in entries)

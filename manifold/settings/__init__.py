@@ -16,19 +16,19 @@ from manifold.settings.plaintext_endpoints import plaintext_errors
 
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return variables with the settings' prefix that are not settings, mostly typos."""
+    """Return the environment variables that have the settings' prefix but are no settings; mostly typos."""
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE, *FORMER_NAMES}
     return sorted(name for name in env if name.startswith(PREFIX) and name.upper() not in known)
 
 
 def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the source of a setting's value: the variable, the file, or `default`."""
+    """Return the source of a setting's value: the name of its variable, the path of the file, or `default`."""
     variable = PREFIX + name.upper()
     if any(key.upper() == variable for key in env):
         return variable
-    for other, setting in OTHER_NAMES.items():
-        if setting == name and env.get(other):
-            return other
+    for alias, setting in OTHER_NAMES.items():
+        if setting == name and env.get(alias):
+            return alias
     file = settings_file(env)
     return str(file) if name in TomlConfigSettingsSource(Settings, file)() else "default"
 
@@ -46,19 +46,22 @@ def load_settings(**overrides: Any) -> Settings:
         raise SettingsError("; ".join(unknown + [_problem(dict(error)) for error in exc.errors()])) from exc
     except ValueError as exc:  # the file is not valid TOML
         raise SettingsError(f"{settings_file()}: {exc}; correct the file") from exc
-    if wrong := unknown + (plaintext_errors(settings) if settings.require_tls else []):
-        raise SettingsError("; ".join(wrong))
+    plaintext = plaintext_errors(settings) if settings.require_tls else []
+    if problems := unknown + plaintext:
+        raise SettingsError("; ".join(problems))
     return settings
 
 
 def _problem(error: dict[str, Any]) -> str:
+    """Return the message for one of pydantic's errors: setting, value unless it is secret, problem, and the setting's meaning."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{name} in {settings_file()} is not a setting; `manifold settings` lists them all"
     field = Settings.model_fields.get(name)
-    hidden = "token=" in str(error["input"]) or (field is not None and field.annotation is SecretStr)
-    shown = "***" if hidden else repr(error["input"])
-    problem = f"{PREFIX}{name.upper()}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    is_secret = "token=" in str(error["input"]) or (field is not None and field.annotation is SecretStr)
+    value = "***" if is_secret else repr(error["input"])
+    message = error["msg"]
+    problem = f"{PREFIX}{name.upper()}={value}: {message[0].lower()}{message[1:]}"
     return problem if field is None else f"{problem} ({field.description})"
 
 

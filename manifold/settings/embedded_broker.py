@@ -9,7 +9,7 @@ from manifold.settings import Settings
 
 TAP_USERNAME = "sdv-tap"
 # EMQX's defaults, also used for Mosquitto.
-SESSION_MAX_S = 7200  # session lifetime of clients before MQTT 5; Mosquitto has one setting, which also limits MQTT 5 clients
+SESSION_MAX_S = 7200  # lifetime of an MQTT 3.1.1 session; in Mosquitto the same option limits the expiry of MQTT 5 sessions
 MAX_INFLIGHT = 32  # unacknowledged messages that the broker sends to a vehicle
 _SOCKET_PATH_MAX = 100  # bytes; the OS limit is 107
 
@@ -35,6 +35,7 @@ def outer_socket(settings: Settings) -> Path:
 
 
 def _socket(settings: Settings, name: str) -> Path:
+    """Return the path of a socket. It is in the temporary folder if a path under the home would be too long."""
     path = folder(settings) / f"{name}.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         return path

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from manifold.contracts.seq import MAX_NODE
 
-MAX_DAYS = 36_500  # a century: far more is beyond every calendar
+MAX_DAYS = 36_500  # a century; dates computed with many more days would be beyond the range of `datetime`
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_DAYS * 86_400)]
@@ -22,7 +22,7 @@ NodeNumber = Annotated[int, Field(ge=0, le=MAX_NODE)]
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """Return a field with default and description."""
+    """Return a settings field with this default; `meaning` is its description for users."""
     return Field(default=default, description=meaning)
 
 
@@ -37,12 +37,12 @@ def _absolute(path: Path) -> Path:
         raise ValueError("must be a folder; nobody has the home that its ~ names") from None
 
 
-Secret = Annotated[SecretStr, BeforeValidator(_without_line_end)]  # a file's last line end is no part of it
+Secret = Annotated[SecretStr, BeforeValidator(_without_line_end)]  # without the line break at the end of a file
 Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
 def of_form(form: str, rule: str) -> AfterValidator:
-    """Check that a secret matches the regular expression `form`; `rule` is the error, which shows nothing of it."""
+    """Return a check that a secret matches the regular expression `form`; `rule` is the error message, without the secret."""
 
     def check(secret: SecretStr) -> SecretStr:
         if not re.fullmatch(form, secret.get_secret_value()):
@@ -52,17 +52,18 @@ def of_form(form: str, rule: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-_PATH_SCHEMES = ("file", "unix")  # their URLs have a path and no host
+_PATH_SCHEMES = ("file", "unix")  # schemes whose URLs have a path, and no host
 
 
 def url_check(*schemes: str) -> Callable[[Any], Any]:
-    """Return a check that a text or secret is empty or a URL of one of these schemes, with a host and a possible port.
+    """Return a check that a text or secret is empty, or a URL of one of these schemes, with a host and a valid port, if any.
 
-    The error shows nothing of the URL, because it may hold a password.
+    The error message does not show the URL, because the URL may contain a password.
     """
 
     def check(value: str | SecretStr) -> str | SecretStr:
-        if not _is_url(value.get_secret_value() if isinstance(value, SecretStr) else value, schemes):
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if not _is_empty_or_url(text, schemes):
             begins = ", ".join(f"{scheme}://" for scheme in schemes)
             raise ValueError(
                 f"must be a whole URL that begins with one of {begins}; escape / ? # @ in a password as %2F %3F %23 %40"
@@ -72,7 +73,7 @@ def url_check(*schemes: str) -> Callable[[Any], Any]:
     return check
 
 
-def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+def _is_empty_or_url(text: str, schemes: tuple[str, ...]) -> bool:
     if not text:
         return True
     try:

@@ -24,7 +24,7 @@ PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
 FORMER_NAMES = {"MANIFOLD_EXPRESS": "direct_enqueue"}  # variables of earlier versions
-OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # aliases, used if the setting's own variable is not set
+OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # aliases and their settings, used if the setting's own variable is not set
 
 
 class Settings(
@@ -43,17 +43,17 @@ class Settings(
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order of precedence: arguments, environment by the settings' own names, then by aliases, then the file."""
+        """Return the sources in the order of precedence: arguments, the settings' own variables, their aliases, the file."""
         del dotenv_settings, file_secret_settings
-        others = {setting: os.environ[name] for name, setting in OTHER_NAMES.items() if os.environ.get(name)}
+        from_aliases = {setting: os.environ[alias] for alias, setting in OTHER_NAMES.items() if os.environ.get(alias)}
         return (
             init_settings,
             env_settings,
-            InitSettingsSource(settings_cls, others),
+            InitSettingsSource(settings_cls, from_aliases),
             TomlConfigSettingsSource(settings_cls, settings_file()),
         )
 
 
 def settings_file(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the optional file: `MANIFOLD_FILE`, else `manifold.toml` in the working directory."""
+    """Return the path of the optional file: the variable `MANIFOLD_FILE`, or `manifold.toml` in the working directory."""
     return Path(env.get(FILE_VARIABLE, DEFAULT_FILE))

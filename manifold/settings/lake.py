@@ -72,19 +72,19 @@ class LakeSettings(SharedSettings):
 
     @property
     def warehouse_url(self) -> str:
-        """URL of the warehouse's root; for a REST catalog, its name for the warehouse, or empty for its default."""
+        """URL of the warehouse's root. A REST catalog may have a name for the warehouse instead; empty means its default."""
         if self.catalog_type == "rest":
             return self.warehouse
         return self.warehouse or f"file://{self.home}/lake/warehouse"
 
     @property
     def lake_on_s3(self) -> bool:
-        """Whether the tables are in object storage; assumed if only the catalog knows the warehouse."""
+        """Whether the tables are in object storage. This is assumed if only the catalog knows where the warehouse is."""
         return self.warehouse_url.startswith("s3://") or "://" not in self.warehouse_url
 
     @property
     def catalog_options(self) -> dict[str, str]:
-        """Catalog properties besides type, address and warehouse, for both PyIceberg and Spark; contains secrets."""
+        """Catalog properties for PyIceberg and Spark, in addition to type, address and warehouse. They contain secrets."""
         storage = self.s3.for_iceberg() if self.lake_on_s3 else {}
         return storage | catalog_properties.read(self.catalog_properties.get_secret_value())
 
@@ -98,4 +98,5 @@ class LakeSettings(SharedSettings):
         """URL of the HTML reports' store."""
         if "://" in self.reports:
             return self.reports.rstrip("/")
-        return (Path(self.reports).expanduser().absolute() if self.reports else self.home / "reports").as_uri()
+        folder = Path(self.reports).expanduser().absolute() if self.reports else self.home / "reports"
+        return folder.as_uri()

@@ -58,19 +58,22 @@ class MqttSettings(SharedSettings):
     @property
     def mqtt(self) -> str:
         """URL of the broker for services."""
-        own = f"mqtts://{self.host}:{self.mqtt_services_port}" if self.tls else f"mqtt://{self.host}:{self.mqtt_port}"
-        return self.mqtt_url or own
+        if self.mqtt_url:
+            return self.mqtt_url
+        return f"mqtts://{self.host}:{self.mqtt_services_port}" if self.tls else f"mqtt://{self.host}:{self.mqtt_port}"
 
     @property
     def mqtt_for_vehicles(self) -> str:
         """URL of the broker for vehicles."""
-        if self.tls and not self.mqtt_url and not self.mqtt_vehicle_url:
+        if self.mqtt_vehicle_url:
+            return self.mqtt_vehicle_url
+        if self.tls and not self.mqtt_url:
             return f"mqtts://{self.host}:{self.mqtt_port}"
-        if self.mqtt_vehicle_url or not self.mqtt_url.endswith(SERVICES_PORT):
-            return self.mqtt_vehicle_url or self.mqtt
-        return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
+        if self.mqtt_url.endswith(SERVICES_PORT):
+            return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
+        return self.mqtt
 
     @property
     def shares_subscriptions(self) -> bool:
-        """Whether services use shared subscriptions; otherwise each replica gets every message, which is safe but wasteful."""
+        """Whether services use shared subscriptions. Without them each replica gets every message, which is safe but wasteful."""
         return self.mqtt_shared == "on" or (self.mqtt_shared == "auto" and bool(self.mqtt_url))

@@ -10,9 +10,9 @@ from manifold.settings.joined import Settings
 
 # TLS scheme by plaintext scheme.
 TLS_SCHEME_OF = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}
-VERIFIED = {"verify-ca", "verify-full"}  # sslmode values with which PostgreSQL's client verifies the server
-# URL options that disable certificate verification in the clients of Redis and RabbitMQ, and their safe values.
-UNVERIFIED_OPTIONS = {
+VERIFYING_MODES = {"verify-ca", "verify-full"}  # values of sslmode with which PostgreSQL's client verifies the server
+# URL options that can disable certificate verification in the clients of Redis and RabbitMQ, with their safe values.
+VERIFICATION_OPTIONS = {
     "rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}},
     "amqps": {"no_verify_ssl": {"0"}},
 }
@@ -20,14 +20,15 @@ UNVERIFIED_OPTIONS = {
 
 def plaintext_errors(settings: Settings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
-    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _problem_of(url))]
-    if not settings.http_tls_files.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
-        found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
-    return found
+    errors = [f"MANIFOLD_{name.upper()} {problem}" for name, url in addresses(settings) if (problem := _problem_of(url))]
+    listens_on_loopback = is_loopback(settings.host) and is_loopback(settings.api_listens)
+    if not settings.http_tls_files.certificate and not listens_on_loopback:
+        errors.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
+    return errors
 
 
 def addresses(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the name of each setting with a server URL, and the URL, which may be empty or contain secrets."""
+    """Yield the name of each setting with the URL of a server, and the URL. URLs may be empty, and may contain secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
     yield "emqx_api_url", settings.emqx_api_url
@@ -48,20 +49,21 @@ def addresses(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _problem_of(url: str) -> str:
-    """Return the URL's problem and remedy; empty if it is fine."""
+    """Return what must be changed in the URL, as the end of an error message; empty if nothing must be changed."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)
-        # PostgreSQL prefers its options to the URL's host.
-        named = [parts.hostname or "", *query.get("host", []), *query.get("hostaddr", [])]
-    except ValueError:  # not a URL, such as another catalog property
+        # In a PostgreSQL URL these options take precedence over the URL's host.
+        hosts = [parts.hostname or "", *query.get("host", []), *query.get("hostaddr", [])]
+    except ValueError:  # not a URL: catalog properties may have any value
         return ""
-    if all(not name or name.startswith("/") or is_loopback(name) for name in named):
+    if all(not host or host.startswith("/") or is_loopback(host) for host in hosts):  # a path is that of a local socket
         return ""
     if parts.scheme.startswith("postgresql"):
         modes = {*query.get("sslmode", [])}
-        return "" if modes and modes <= VERIFIED else "must ask for sslmode=verify-full"
-    for option, right in UNVERIFIED_OPTIONS.get(parts.scheme, {}).items():
-        if not {value.lower() for value in query.get(option, [])} <= right:
+        return "" if modes and modes <= VERIFYING_MODES else "must ask for sslmode=verify-full"
+    for option, safe_values in VERIFICATION_OPTIONS.get(parts.scheme, {}).items():
+        values = {value.lower() for value in query.get(option, [])}
+        if not values <= safe_values:
             return f"must not set {option}, which disables certificate verification"
     return f"must begin with {TLS_SCHEME_OF[parts.scheme]}://" if parts.scheme in TLS_SCHEME_OF else ""

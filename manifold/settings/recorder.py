@@ -10,8 +10,8 @@ from manifold.settings.field import NodeNumber, Port, Positive, Seconds, Seconds
 from manifold.settings.field import setting as _s
 from manifold.settings.mqtt import MqttSettings
 
-TOPIC_AND_PROPERTIES = 1 << 20  # bytes reserved for them; more than any publisher needs
-LARGEST_PACKET = (1 << 28) - 1  # maximum packet size of MQTT in bytes
+TOPIC_AND_PROPERTIES_BYTES = 1 << 20  # part of a packet that is not payload; more than any publisher needs
+MAX_MQTT_PACKET_BYTES = (1 << 28) - 1  # the protocol's limit
 
 
 class RecorderSettings(MqttSettings):
@@ -69,4 +69,5 @@ class RecorderSettings(MqttSettings):
     @property
     def largest_packet(self) -> int:
         """Maximum size in bytes of a publisher's MQTT packet: a trigger or data, plus topic and properties."""
-        return min(max(self.max_trigger_bytes, self.max_data_bytes) + TOPIC_AND_PROPERTIES, LARGEST_PACKET)
+        largest_payload = max(self.max_trigger_bytes, self.max_data_bytes)
+        return min(largest_payload + TOPIC_AND_PROPERTIES_BYTES, MAX_MQTT_PACKET_BYTES)

@@ -9,7 +9,7 @@ def read_secret(file: Path) -> str:
     """Return the secret in this file; empty if there is no file.
 
     Raises:
-        Permanent: it cannot be read.
+        Permanent: the file cannot be read.
     """
     try:
         return file.read_text().strip()

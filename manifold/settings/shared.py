@@ -74,7 +74,7 @@ class SharedSettings(BaseSettings):
 
     @property
     def loopback(self) -> str:
-        """Address for listeners that only this machine may reach."""
+        """Address of listeners that only this machine may reach: the setting `host` if that is a loopback address."""
         return self.host if is_loopback(self.host) else LOOPBACK
 
     @property
@@ -89,22 +89,32 @@ class SharedSettings(BaseSettings):
 
     @property
     def http_tls_files(self) -> TlsFiles:
-        """Certificate files of the HTTP server; without a certificate it serves plain HTTP. The sandbox's has the key inside."""
+        """Certificate and key of the HTTP servers; without a certificate they serve plain HTTP.
+
+        The sandbox's certificate file also contains the key.
+        """
         if self.http_certificate:
             return TlsFiles(certificate=self.http_certificate, key=self.http_key)
         return TlsFiles(certificate=f"{self.home}/{SECRETS}/{SERVER}") if self.tls else NO_FILES
 
     def tls_files(self, name: str) -> TlsFiles:
-        """Return the TLS files of the broker user `name`; those of the sandbox if no setting names others."""
+        """Return the TLS files with which the user `name` connects to the broker: the sandbox's, unless settings name others."""
         secrets = f"{self.home}/{SECRETS}"
         ca = self.tls_ca or (f"{secrets}/{CA}" if self.tls else "")
-        own = f"{secrets}/{name}.pem" if self.tls else ""
-        return TlsFiles(ca, self.tls_certificate or own, self.tls_key)
+        sandbox_certificate = f"{secrets}/{name}.pem" if self.tls else ""
+        return TlsFiles(ca, self.tls_certificate or sandbox_certificate, self.tls_key)
 
-    def local_client(self, of_ca: str, prefix: str) -> dict[str, str]:
-        """Return TLS options for URLs of the sandbox's Redis and RabbitMQ, with the option names of their client libraries."""
-        own = f"{self.home}/{SECRETS}/{OF_INNER.format(self.tls_service)}"
-        return {of_ca: self.tls_files("").ca, f"{prefix}certfile": own, f"{prefix}keyfile": own}
+    def local_client(self, ca_option: str, prefix: str) -> dict[str, str]:
+        """Return the TLS options for the URL of the sandbox's Redis or RabbitMQ.
+
+        `ca_option` is the client library's name of the option with the CA file; the names of the others begin with `prefix`.
+        """
+        certificate_and_key = f"{self.home}/{SECRETS}/{OF_INNER.format(self.tls_service)}"
+        return {
+            ca_option: self.tls_files("").ca,
+            f"{prefix}certfile": certificate_and_key,
+            f"{prefix}keyfile": certificate_and_key,
+        }
 
     @property
     def redis(self) -> str:
@@ -118,11 +128,15 @@ class SharedSettings(BaseSettings):
         address = f"{self.loopback}:{self.redis_port}/0"
         if not self.tls:
             return f"redis://{address}"
-        user = f"{self.tls_service}:{self._redis_password()}"
-        return f"rediss://{user}@{address}?{urlencode(self.local_client('ssl_ca_certs', 'ssl_'))}"
+        user_and_password = f"{self.tls_service}:{self._redis_password()}"
+        options = urlencode(self.local_client("ssl_ca_certs", "ssl_"))
+        return f"rediss://{user_and_password}@{address}?{options}"
 
     def _redis_password(self) -> str:
-        """Read the password on each use, to keep it out of the environment; empty before the first start."""
+        """Return the password of the sandbox's Redis; empty before the first start.
+
+        It is read from its file at each use, and so never is in the environment of a process.
+        """
         return read_secret(self.home / SECRETS / OF_REDIS.format(self.tls_service))
 
     @property
@@ -133,5 +147,5 @@ class SharedSettings(BaseSettings):
     @property
     def s3(self) -> S3:
         """Object storage access."""
-        keys = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
-        return S3(self.s3_endpoint, self.s3_region, *keys)
+        access_key, secret_key = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
+        return S3(self.s3_endpoint, self.s3_region, access_key, secret_key)

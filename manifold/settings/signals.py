@@ -15,7 +15,7 @@ from manifold.settings.shared import SharedSettings
 
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
-# Variable names of the contract, used if the setting's own variable is not set.
+# The contract's variable names, and the settings for which they are used if the setting's own variable is not set.
 CONTRACT_NAMES = {
     "RABBITMQ_URI": "signals_amqp_url",
     "RABBITMQ_PREFETCH": "signals_prefetch",
@@ -102,8 +102,9 @@ class SignalSettings(SharedSettings):
     @classmethod
     def _no_placeholder(cls, secret: SecretStr) -> SecretStr:
         text = secret.get_secret_value()
-        for one in accepted_of(text) if text.startswith("[") else [text]:
-            if one.lower().startswith(PLACEHOLDERS) or one.lower() in ("secret", "password", "test"):
+        values = accepted_of(text) if text.startswith("[") else [text]  # signals_hmac_accepted is a JSON array
+        for value in values:
+            if value.lower().startswith(PLACEHOLDERS) or value.lower() in ("secret", "password", "test"):
                 raise ValueError("is a placeholder and no secret; make one up: openssl rand -hex 32")
         return secret
 
@@ -136,9 +137,9 @@ def accepted_of(text: str) -> list[str]:
         ValueError: it is not a JSON array of non-empty strings.
     """
     try:
-        found = json.loads(text or "[]")
+        secrets = json.loads(text or "[]")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        secrets = None
+    if not isinstance(secrets, list) or not all(isinstance(secret, str) and secret for secret in secrets):
         raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')
-    return found
+    return secrets

@@ -102,12 +102,14 @@ class Platform:
 
     def _backfills(self, dag_id: str) -> list[dict[str, Any]]:
         """The open backfills."""
-        made = self.api._ask("GET", f"/backfills?dag_id={dag_id}")["backfills"]
+        made = self.api._request("GET", f"/backfills?dag_id={dag_id}")["backfills"]
         return [each for each in made if not each["completed_at"]]
 
     def runs(self, dag_id: str, run_type: str) -> list[dict[str, Any]]:
         """The runs of a DAG with this run type."""
-        found: list[dict[str, Any]] = self.api._ask("GET", f"/dags/{dag_id}/dagRuns?run_type={run_type}&limit=100")["dag_runs"]
+        found: list[dict[str, Any]] = self.api._request("GET", f"/dags/{dag_id}/dagRuns?run_type={run_type}&limit=100")[
+            "dag_runs"
+        ]
         return found
 
     def run_ids(self, dag_id: str, run_type: str) -> set[str]:

@@ -122,10 +122,10 @@ def test_an_operator_triggers_a_run_with_params(page: Page, running: Platform) -
 
 def test_every_dag_has_a_runbook_and_the_ui_shows_it(chromium: Page, running: Platform) -> None:
     parts = ("Do not trigger it", "When it fails", "To back out")
-    dag_ids = [dag["dag_id"] for dag in running.api._ask("GET", "/dags")["dags"]]
+    dag_ids = [dag["dag_id"] for dag in running.api._request("GET", "/dags")["dags"]]
     assert set(DAGS) < set(dag_ids)
     for dag_id in dag_ids:
-        stored = running.api._ask("GET", f"/dags/{dag_id}/details")["doc_md"]
+        stored = running.api._request("GET", f"/dags/{dag_id}/details")["doc_md"]
         assert [part for part in parts if part not in stored] == [], dag_id
     chromium.goto(f"{airflow.url(running.settings)}/dags/collect_garbage")
     chromium.get_by_role("button", name="Dag Docs").click()

@@ -110,7 +110,9 @@ class Place:
         """
 
         def asked() -> list[dict[str, Any]] | None:
-            open_ones = self.api._ask("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")["hitl_details"]
+            open_ones = self.api._request("GET", "/dags/~/dagRuns/~/hitlDetails?response_received=false&limit=100")[
+                "hitl_details"
+            ]
             waiting = [each for each in open_ones if each["task_instance"]["state"] == "awaiting_input"]
             found = [each for name in campaigns for each in waiting if name in each["subject"]]
             return found if len(found) == len(campaigns) else None
@@ -120,7 +122,7 @@ class Place:
         heartbeats: set[str] = set()
 
         def two_heartbeats_later() -> bool:
-            heartbeats.add(self.api._ask("GET", "/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
+            heartbeats.add(self.api._request("GET", "/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
             return len(heartbeats) > 2
 
         wait_until(two_heartbeats_later, within_s=RUN_S, what="two rounds of the scheduler", longest_pause_s=ASK_S)
@@ -132,7 +134,7 @@ class Place:
         dag_id, run_id = task["dag_id"], task["dag_run_id"]
         path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/taskInstances/{task['task_id']}/-1/hitlDetails"
         with logged_in(self.desk.settings, airflow.url(self.desk.settings), ADMIN) as admin:
-            admin._ask("PATCH", path, json={"chosen_options": [option], "params_input": {"why": why}})
+            admin._request("PATCH", path, json={"chosen_options": [option], "params_input": {"why": why}})
         return self.api.wait(dag_id, run_id, within_s=RUN_S)
 
 
@@ -204,7 +206,7 @@ def test_an_open_question_is_asked_once_and_answered_under_required_actions(plac
     assert "to 10 vehicles until 2026-12-20T00:00:00Z" in question["body"]
     assert "| canary | 2 |" in question["body"]
     place.run("campaign_approvals")
-    runs = place.api._ask("GET", "/dags/campaign_approvals/dagRuns?limit=100")["dag_runs"]
+    runs = place.api._request("GET", "/dags/campaign_approvals/dagRuns?limit=100")["dag_runs"]
     assert [len([run for run in runs if name in run["dag_run_id"]]) for name in (campaign, refused)] == [1, 1]
 
     assert place.answer(question, "Approve", "the canary is small") == "success"

@@ -46,7 +46,7 @@ def test_waiting_for_a_dag_ends_once_it_is_parsed_or_at_the_timeout(running: Pla
 def test_operators_and_admins_can_change_pools(running: Platform) -> None:
     for user in (OPERATOR, ADMIN):
         with logged_in(running.settings, airflow.url(running.settings), user) as api:
-            assert {pool["name"] for pool in api._ask("GET", "/pools")["pools"]} >= {airflow.POOL}
+            assert {pool["name"] for pool in api._request("GET", "/pools")["pools"]} >= {airflow.POOL}
 
 
 def test_passwords_differ_and_are_stored_only_in_their_file(running: Platform) -> None:

@@ -23,8 +23,8 @@ def answer(expression: str) -> list[Any]:
 def test_a_dashboard_is_drawn_completely_and_names_panels_without_data(tmp_path: Path) -> None:
     board, file, empty = dashboards()["recorder"], tmp_path / "board.png", tmp_path / "empty.png"
     during = (1_000_000.0, 1_000_600.0)
-    assert draw(board, answer, file, during=during, said="of a test") == []
-    assert draw(board, lambda _: [], empty, during=during, said="of a test") == [panel["title"] for panel in board["panels"]]
+    assert draw(board, answer, file, period=during, footer="of a test") == []
+    assert draw(board, lambda _: [], empty, period=during, footer="of a test") == [panel["title"] for panel in board["panels"]]
     with Image.open(file) as picture:
         assert picture.width == 1200
     assert empty.stat().st_size < file.stat().st_size < 200_000

@@ -1,4 +1,5 @@
-"""Pictures of the dashboards, drawn from the dashboards' own files with the figures of a running platform.
+"""Pictures of the dashboards, drawn from the dashboards' files with the metrics of a running platform.
 
-Grafana does not draw them: titles, expressions, units, legends and positions are those of the files, the look is not.
+The pictures are not drawn by Grafana. They have the titles, expressions, units, legends and positions of the files, but another
+look.
 """

@@ -15,7 +15,7 @@ import psutil
 import typer
 
 from infra.grafana.pictures._draw import draw
-from infra.grafana.pictures._load import Load, run
+from infra.grafana.pictures._load import Load, generate_load
 from infra.grafana.pictures._prometheus import Prometheus, scraping
 from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import supervise
@@ -23,12 +23,12 @@ from manifold.sandbox.platform.ports import free_ports
 from manifold.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[3]
-POINTS = 200  # of a line
-SAID = (
+POINTS = 200  # in each line of a chart
+FOOTER = (
     "Drawn from infra/grafana/dashboards/{name}.json by python -m infra.grafana.pictures, and not by Grafana: {minutes:g} min of "
     "the sandbox with {vehicles} vehicles, scraped every {every} s ({machine}; {day:%Y-%m-%d}, UTC)"
 )
-EVERY_S = 5
+SCRAPE_S = 5
 
 
 def main(
@@ -38,53 +38,61 @@ def main(
 ) -> None:
     """Draw the dashboards."""
     configure_logging("pictures", level="warning")
-    kept = json.loads(answers.read_text()) if answers and answers.exists() else _at_work(minutes)
+    recorded = json.loads(answers.read_text()) if answers and answers.exists() else _record(minutes)
     if answers:
-        answers.write_text(json.dumps(kept))
+        answers.write_text(json.dumps(recorded))
+    began, run, series = recorded["at"], recorded["of"], recorded["series"]
+    period = began, began + run["minutes"] * 60
     for name, board in dashboards().items():
         file = into / f"dashboard-{name}.png"
-        said = SAID.format(name=name, every=EVERY_S, day=datetime.fromtimestamp(kept["at"], UTC), **kept["of"])
-        during = kept["at"], kept["at"] + kept["of"]["minutes"] * 60
-        empty = draw(board, _from(kept["series"]), file, during=during, said=said)
+        footer = FOOTER.format(name=name, every=SCRAPE_S, day=datetime.fromtimestamp(began, UTC), **run)
+        empty = draw(board, _reader(series), file, period=period, footer=footer)
         sys.stdout.write(f"{file}: {file.stat().st_size // 1000} kB; without data: {', '.join(empty) or 'none'}\n")
 
 
-def _from(series: dict[str, list[Any]]) -> Callable[[str], list[Any]]:
+def _reader(series: dict[str, list[Any]]) -> Callable[[str], list[Any]]:
+    """Return a function that returns the recorded series of an expression."""
     return lambda expression: series.get(expression, [])
 
 
-def _at_work(minutes: float) -> dict[str, Any]:
-    """What Prometheus says of every expression after a platform has worked for so long."""
+def _record(minutes: float) -> dict[str, Any]:
+    """Run a platform under load for so many minutes, and return the series of every expression in the dashboards.
+
+    The keys are `at` (when the load began, Unix seconds), `of` (about the run, for the footer) and `series` (by expression).
+    """
     load = Load()
     with TemporaryDirectory(prefix="manifold-pictures-") as folder:
         settings = load_settings(home=Path(folder) / "home", with_airflow=False, dispatchers=2, **free_ports())
         supervise.up(settings)
         try:
-            with scraping(settings, Path(folder) / "prometheus", every_s=EVERY_S) as prometheus:
+            with scraping(settings, Path(folder) / "prometheus", every_s=SCRAPE_S) as prometheus:
                 began = time.time()
-                asyncio.run(run(settings, load, minutes * 60))
+                asyncio.run(generate_load(settings, load, minutes * 60))
                 series = _series(prometheus, began, time.time())
         finally:
             supervise.down(settings)
-    of = {"minutes": minutes, "vehicles": load.vehicles, "machine": _machine()}
-    return {"at": began, "of": of, "series": series}
+    about_run = {"minutes": minutes, "vehicles": load.vehicles, "machine": _machine()}
+    return {"at": began, "of": about_run, "series": series}
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Every dashboard as Grafana reads it, by its name."""
+    """Return the content of every dashboard file, by the dashboard's name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "infra/grafana/dashboards").glob("*.json"))}
 
 
 def _machine() -> str:
-    """Cores, memory and kernel of this machine, in words."""
+    """Return cores, memory and kernel of this machine, as text."""
     release = platform.release().partition("-")[0]
     return f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB, {platform.system()} {release}"
 
 
 def _series(prometheus: Prometheus, began: float, ended: float) -> dict[str, list[Any]]:
-    over = {"start": f"{began}", "end": f"{ended}", "step": f"{(ended - began) / POINTS:.3f}"}
-    asked = {target["expr"] for board in dashboards().values() for panel in board["panels"] for target in panel["targets"]}
-    return {expression: prometheus.ask(expression, **over) for expression in sorted(asked)}
+    """Return the series of every expression in the dashboards, over the time from `began` to `ended` (Unix seconds)."""
+    step_s = (ended - began) / POINTS
+    query_range = {"start": f"{began}", "end": f"{ended}", "step": f"{step_s:.3f}"}
+    panels = [panel for board in dashboards().values() for panel in board["panels"]]
+    expressions = {target["expr"] for panel in panels for target in panel["targets"]}
+    return {expression: prometheus.query(expression, **query_range) for expression in sorted(expressions)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the platform of the pictures is given to do: a fleet on busy roads, batches, campaigns, signals, questions."""
+"""Load for the platform of the pictures: a fleet on busy roads, batches, campaigns, signals, API requests, ingest runs."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from manifold.sandbox.fleet.gateways import SignalMix, publish
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 
-ROADS = replace(DRIVING, compacted_queues=True, heartbeat_s=20.0)
+BUSY_ROADS = replace(DRIVING, compacted_queues=True, heartbeat_s=20.0)
 SEED = 1
-SIGNED_AT_ONCE_S = 20.0
+SIGNAL_BATCH_S = 20.0  # signals for so many seconds are generated and signed at once
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is to do. Batches come in pairs of which one is small; one of twelve triggers is malformed."""
+    """The amount of load. One of twelve triggers is malformed."""
 
     vehicles: int = 200
     batch_every_s: float = 4.0
@@ -41,81 +41,92 @@ class Load:
     ingest_every_s: float = 90.0
 
 
-async def run(settings: Settings, load: Load, for_s: float) -> None:
-    """Return after so many seconds."""
+async def generate_load(settings: Settings, load: Load, for_s: float) -> None:
+    """Generate the load for `for_s` seconds."""
     known = vins(load.vehicles, SEED)
-    async with Fleet(settings, known, seed=SEED, behaviour=ROADS) as fleet, Publisher(settings) as platform:
+    async with Fleet(settings, known, seed=SEED, behaviour=BUSY_ROADS) as fleet, Publisher(settings) as platform:
         await fleet.connect()
         batches, writes = _Batches(platform, known), _Writes(platform, known)
-        works = [
+        jobs = [
             _every(load.batch_every_s, batches.send),
             _every(1 / load.writes_per_s, writes.send),
-            _every(load.ask_every_s, lambda: _ask(settings, known)),
+            _every(load.ask_every_s, lambda: _request_api(settings, known)),
             _every(load.ingest_every_s, lambda: asyncio.to_thread(_ingest, settings)),
         ]
         if settings.with_campaigns:
-            works.append(_campaigns(settings, platform, known))
+            jobs.append(_campaigns(settings, platform, known))
         if settings.with_signals:
-            works.append(_every(0, _Signals(settings, load).send))
+            jobs.append(_every(0, _Signals(settings, load).send))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(for_s), asyncio.TaskGroup() as tasks:
-                for work in works:
-                    tasks.create_task(work)
+                for job in jobs:
+                    tasks.create_task(job)
 
 
-async def _every(seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+async def _every(pause_s: float, action: Callable[[], Awaitable[object]]) -> None:
+    """Repeat the action forever, with pauses."""
     while True:
-        await do()
-        await asyncio.sleep(seconds)
+        await action()
+        await asyncio.sleep(pause_s)
 
 
 class _Batches:
-    """Data for some of the vehicles."""
+    """Batches: data, and triggers for some of the vehicles."""
 
     def __init__(self, platform: Publisher, known: Sequence[Owner]) -> None:
-        self._platform, self._known, self._chance, self._count = platform, known, random.Random(SEED), 0
+        self._platform = platform
+        self._known = known
+        self._rng = random.Random(SEED)
+        self._count = 0
 
     async def send(self) -> None:
         self._count += 1
         if self._count % 12 == 0:
             await self._platform.publish(topics.TRIGGER, b'{"ids": ["VIN-1", 7], "request_id": "task_bad"}')
             return
-        payload = self._chance.randbytes(self._chance.choice((2_000, 20_000)))
-        chosen = self._chance.sample(self._known, len(self._known) // self._chance.choice((2, 4, 10)))
-        late = self._count % 10 == 0  # the data comes after its trigger: entries are parked until then
+        payload = self._rng.randbytes(self._rng.choice((2_000, 20_000)))
+        targets = self._rng.sample(self._known, len(self._known) // self._rng.choice((2, 4, 10)))
+        is_data_late = self._count % 10 == 0  # published after its trigger, whose entries are parked until then
         data_id = sha1_hex(payload)
-        if not late:
+        if not is_data_late:
             await self._platform.data(data_id, payload)
-        await self._platform.trigger(chosen, f"task_{self._count}", data_id)
-        if late:
+        await self._platform.trigger(targets, f"task_{self._count}", data_id)
+        if is_data_late:
             await self._platform.data(data_id, payload)
 
 
 class _Writes:
-    """New states of a few keys of each vehicle."""
+    """Writes to compacted queues: new values for a few keys of each vehicle."""
 
     def __init__(self, platform: Publisher, known: Sequence[Owner]) -> None:
-        self._platform, self._known, self._chance = platform, known, random.Random(SEED)
+        self._platform = platform
+        self._known = known
+        self._rng = random.Random(SEED)
 
     async def send(self) -> None:
-        client, key = self._chance.choice(self._known), f"climate/{self._chance.randrange(5)}"
-        await self._platform.write(client, key, self._chance.randbytes(100))
+        vin = self._rng.choice(self._known)
+        key = f"climate/{self._rng.randrange(5)}"
+        await self._platform.write(vin, key, self._rng.randbytes(100))
 
 
 class _Signals:
-    """What gateways send of 20 devices, some of it hostile; signed as it is sent, for what is signed is soon too old."""
+    """Signals of 20 devices, some of them invalid.
+
+    They are generated in small batches, because the AMQP door refuses signatures that are too old.
+    """
 
     def __init__(self, settings: Settings, load: Load) -> None:
-        self._settings, self._per_s = settings, load.signals_per_s
+        self._settings = settings
+        self._per_s = load.signals_per_s
         self._mix = SignalMix(SEED, 20, hmac_secrets(settings)[0])
 
     async def send(self) -> None:
-        made = list(self._mix.messages(round(self._per_s * SIGNED_AT_ONCE_S), datetime.now(UTC)))
-        await publish(self._settings, made, seed=SEED, rate=self._per_s)
+        messages = list(self._mix.messages(round(self._per_s * SIGNAL_BATCH_S), datetime.now(UTC)))
+        await publish(self._settings, messages, seed=SEED, rate=self._per_s)
 
 
 async def _campaigns(settings: Settings, platform: Publisher, known: Sequence[Owner]) -> None:
-    """A campaign with a gate that soaks and a rate, paused for a while; then the next one."""
+    """Run one campaign after another; each has a gate with a soak time and a rate, and is paused for a while."""
     async with Publisher(settings, settings.mqtt_username_campaigns) as orders:
         for number in itertools.count(1):
             name = f"maps-{number}"
@@ -135,7 +146,7 @@ async def _campaigns(settings: Settings, platform: Publisher, known: Sequence[Ow
             await asyncio.sleep(60)
 
 
-async def _ask(settings: Settings, known: Sequence[Owner]) -> None:
+async def _request_api(settings: Settings, known: Sequence[Owner]) -> None:
     base = f"http://{settings.loopback}:{settings.api_port}/api/v1"
     async with httpx.AsyncClient(timeout=20) as client:
         for path in ("fleet", f"vins/{random.choice(known)}", "batches/task_1"):
@@ -143,6 +154,6 @@ async def _ask(settings: Settings, known: Sequence[Owner]) -> None:
 
 
 def _ingest(settings: Settings) -> None:
-    """As Airflow would, in a process of its own."""
+    """Run the pipelines once, in a process of their own, as Airflow does."""
     command = [sys.executable, "-m", "pipelines", "run_all"]
     subprocess.run(command, env=environment(settings), capture_output=True, check=True)

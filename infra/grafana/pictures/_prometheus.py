@@ -1,4 +1,4 @@
-"""A Prometheus with the project's configuration over the services of a platform."""
+"""Runs Prometheus with the project's configuration, to scrape the services of a platform."""
 
 import json
 import shutil
@@ -26,20 +26,20 @@ class Prometheus:
     url: str
     client: httpx.Client
 
-    def ask(self, expression: str, **over: str) -> list[Any]:
-        """Return the series of an expression over a range (start, end, step).
+    def query(self, expression: str, **query_range: str) -> list[Any]:
+        """Return the series of an expression over a range, which has `start`, `end` and `step`, in seconds as text.
 
         Raises:
             RuntimeError: Prometheus does not understand the expression.
         """
-        answer = self.client.get(f"{self.url}/api/v1/query_range", params={"query": expression, **over}).json()
+        answer = self.client.get(f"{self.url}/api/v1/query_range", params={"query": expression, **query_range}).json()
         if answer["status"] != "success":
             raise RuntimeError(f"{expression}: {answer}")
-        found: list[Any] = answer["data"]["result"]
-        return found
+        series: list[Any] = answer["data"]["result"]
+        return series
 
     def is_ready(self) -> bool:
-        """Whether it answers queries."""
+        """Whether Prometheus answers queries."""
         with suppress(httpx.TransportError):
             return self.client.get(f"{self.url}/-/ready").is_success
         return False
@@ -47,13 +47,14 @@ class Prometheus:
 
 @contextmanager
 def scraping(platform: Settings, folder: Path, *, every_s: int) -> Iterator[Prometheus]:
-    """Scrape every service of the platform every `every_s` seconds, with all files in `folder`.
+    """Run a Prometheus that scrapes every service of the platform every `every_s` seconds; its files are in `folder`.
 
     Raises:
         RuntimeError: Prometheus ends, or is not ready within `START_S`.
     """
     shutil.copytree(CONFIGURATION, folder / "etc")
-    config, port = folder / "etc" / "prometheus.yml", free_ports()["api_port"]
+    config = folder / "etc" / "prometheus.yml"
+    port = free_ports()["api_port"]
     config.write_text(config.read_text().replace("_interval: 15s", f"_interval: {every_s}s"))
     (folder / "etc" / "targets" / "manifold.yml").write_text(json.dumps(_targets(platform)))
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
@@ -64,7 +65,8 @@ def scraping(platform: Settings, folder: Path, *, every_s: int) -> Iterator[Prom
         httpx.Client(timeout=20) as client,
     ):
         try:
-            prometheus, deadline = Prometheus(f"http://127.0.0.1:{port}", client), time.monotonic() + START_S
+            prometheus = Prometheus(f"http://127.0.0.1:{port}", client)
+            deadline = time.monotonic() + START_S
             while not prometheus.is_ready():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"Prometheus does not start: {(folder / 'log').read_text()[-2000:]}")
@@ -75,9 +77,11 @@ def scraping(platform: Settings, folder: Path, *, every_s: int) -> Iterator[Prom
 
 
 def _targets(platform: Settings) -> list[dict[str, Any]]:
-    """As `infra/prometheus/targets/manifold.yml`, at the ports of this platform."""
-    ports = {"recorder": platform.recorder_port, "tap": platform.tap_port, "api": platform.api_port}
-    ports |= {"signals": platform.signals_port} if platform.with_signals else {}
-    ports |= {"campaigner": platform.campaigner_port} if platform.with_campaigns else {}
-    services = list(ports.items()) + [("dispatcher", platform.dispatcher_port + n) for n in range(platform.dispatchers)]
+    """Return the same targets as in `infra/prometheus/targets/manifold.yml`, but with the ports of this platform."""
+    services = [("recorder", platform.recorder_port), ("tap", platform.tap_port), ("api", platform.api_port)]
+    if platform.with_signals:
+        services.append(("signals", platform.signals_port))
+    if platform.with_campaigns:
+        services.append(("campaigner", platform.campaigner_port))
+    services += [("dispatcher", platform.dispatcher_port + replica) for replica in range(platform.dispatchers)]
     return [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in services]

@@ -1,9 +1,11 @@
-"""Numbers as people read them, by the units that dashboards name."""
+"""Numbers as text for people, in the units that dashboards use."""
 
 import math
 
-SUFFIX = "suffix: "  # a unit of a dashboard's own
+SUFFIX = "suffix: "  # beginning of a unit that is a text of the dashboard
 
+# The scales of each unit, largest first: the smallest value that is shown with a suffix, which is also the divisor, and the
+# suffix.
 SCALES = {
     "s": ((1.0, " s"), (1e-3, " ms"), (1e-6, " µs")),
     "bytes": ((1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B")),
@@ -16,29 +18,31 @@ SCALES = {
 
 
 def shown(value: float, unit: str) -> str:
-    """Three digits, and the unit."""
+    """Return the value with three significant digits, and the unit."""
     if unit.startswith(SUFFIX):
         return f"{value:.3g} {unit.removeprefix(SUFFIX)}"
     if unit == "s" and value >= 120:
         return f"{value / 60:.3g} min"
+    if not value:
+        return f"0{_base_suffix(unit)}"
     scales = SCALES[unit]
-    by, word = next((scale for scale in scales if abs(value) >= scale[0]), scales[-1]) if value else (1.0, _plain(unit))
-    return f"{value / by:.3g}{word}"
+    divisor, suffix = next((scale for scale in scales if abs(value) >= scale[0]), scales[-1])
+    return f"{value / divisor:.3g}{suffix}"
 
 
-def _plain(unit: str) -> str:
-    """The unit's own word."""
+def _base_suffix(unit: str) -> str:
+    """Return the suffix of the unit itself, without a scale."""
     return {"s": " s", "bytes": " B", "Bps": " B/s", "ops": "/s", "percentunit": " %"}.get(unit, "")
 
 
-def ticks(most: float, unit: str) -> list[float]:
-    """Up to five round values from 0 to `most`: of bytes, as powers of two are round."""
-    if most <= 0:
+def ticks(maximum: float, unit: str) -> list[float]:
+    """Return up to five round values from 0 to `maximum`. For bytes, multiples of a power of two are round."""
+    if maximum <= 0:
         return [0.0]
     base = 2.0 if unit == "bytes" else 10.0
-    step = base ** math.floor(math.log(most / 4, base))
-    steps = (1, 2) if unit == "bytes" else (1, 2, 2.5, 5, 10)
+    step = base ** math.floor(math.log(maximum / 4, base))
+    factors = (1, 2) if unit == "bytes" else (1, 2, 2.5, 5, 10)
     if unit == "short":
-        step = max(step, 1.0)  # of what is counted there is no half
-    step *= next((by for by in steps if most / (step * by) <= 4.5), steps[-1])
-    return [step * n for n in range(math.floor(most / step) + 1)]
+        step = max(step, 1.0)  # counts are whole numbers
+    step *= next((factor for factor in factors if maximum / (step * factor) <= 4.5), factors[-1])
+    return [step * index for index in range(math.floor(maximum / step) + 1)]

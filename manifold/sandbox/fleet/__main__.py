@@ -15,7 +15,7 @@ from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.fleet._behaviour_model import DRIVING
 from manifold.settings import Settings, load_settings
 
-_LINE_S = 0.5
+_REFRESH_S = 0.5  # of the line with the progress
 _EVENTS = ("online", "left", "crashed", "cut off")
 
 console = Console()
@@ -45,24 +45,24 @@ async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> 
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with Fleet(settings, vins(vehicles, seed), seed=seed, behaviour=DRIVING) as fleet:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            bringing = asyncio.create_task(_bring_online(fleet, stopped), name="fleet.bring_online")
+            connecting = asyncio.create_task(_bring_online(fleet, stopped), name="fleet.bring_online")
             ends_at = time.monotonic() + for_s
-            while not stopped.is_set() and (left_s := ends_at - time.monotonic()) > 0:
-                live.update(Text(f"{_line(fleet)}, {left_s:.0f} s left"))
+            while not stopped.is_set() and (remaining_s := ends_at - time.monotonic()) > 0:
+                live.update(Text(f"{_progress(fleet)}, {remaining_s:.0f} s left"))
                 try:
-                    async with asyncio.timeout(min(_LINE_S, left_s)):
+                    async with asyncio.timeout(min(_REFRESH_S, remaining_s)):
                         await stopped.wait()
                 except TimeoutError:
                     continue
-            bringing.cancel()
-            await asyncio.gather(bringing, return_exceptions=True)
-        if bringing.done() and not bringing.cancelled() and (problem := bringing.exception()):
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+        if not connecting.cancelled() and (problem := connecting.exception()):
             raise problem
         console.print(_summary(fleet), highlight=False)
 
 
 async def _bring_online(fleet: Fleet, stopped: asyncio.Event) -> None:
-    """Connect all vehicles once; later their behaviour model decides. If connecting fails, stop the run and re-raise."""
+    """Connect all vehicles once; then their behaviour model decides. If that fails, stop the run and re-raise the error."""
     try:
         await fleet.connect()
     except ManifoldError:
@@ -70,7 +70,7 @@ async def _bring_online(fleet: Fleet, stopped: asyncio.Event) -> None:
         raise
 
 
-def _line(fleet: Fleet) -> str:
+def _progress(fleet: Fleet) -> str:
     return (
         f"{len(fleet.online)} of {len(fleet.vins)} online, {len(fleet.received)} received, {len(fleet.acknowledged)} acknowledged"
     )

@@ -11,7 +11,7 @@ from manifold.settings import Settings
 
 
 class VehicleCertificates:
-    """Issues a certificate for each vehicle on its first connection, and caches it in memory."""
+    """Issues a certificate for each vehicle at its first connection, and keeps its TLS context in memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._home, self._ca = settings.home, settings.tls_files("").ca

@@ -1,4 +1,4 @@
-"""One connection of one vehicle: a paho client on the fleet's shared event loop, without its own thread or task."""
+"""One connection of one vehicle: a paho client on the fleet's shared event loop, without a thread or task of its own."""
 
 import asyncio
 import socket
@@ -15,18 +15,18 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-_FIRST_REFUSAL = 0x80
-_HANDSHAKES = ThreadPoolExecutor(8, "handshake")  # TLS handshakes block; a stopped server blocks each for 5 s
+_FIRST_REFUSAL = 0x80  # SUBACK reason codes from this on are refusals
+_HANDSHAKES = ThreadPoolExecutor(8, "handshake")  # for TLS handshakes, which block: 5 s if the server has stopped
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEndpoint:
-    """The broker's address, the topic prefix of vehicles, and, with TLS, a function that returns a vehicle's context."""
+    """The broker's address, the topic prefix of vehicles, and with TLS, a function that returns the context of a vehicle."""
 
     host: str
     port: int
     prefix: str
-    secure: Callable[[str], ssl.SSLContext] | None = None
+    context_of: Callable[[str], ssl.SSLContext] | None = None  # by VIN; None: without TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ConnectFields:
 
 
 class Listener(Protocol):
-    """Receives a connection's events. None follow after `close`."""
+    """Receives a connection's events. After `close` there are no more events."""
 
     def on_connected(self, session_present: bool) -> None:
         """The broker has accepted the connection."""
@@ -64,29 +64,35 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._problem = ""
-        self._client, self._is_secure = self._new_client(endpoint, fields), endpoint.secure is not None
+        self._client = self._new_client(endpoint, fields)
+        self._uses_tls = endpoint.context_of is not None
 
     def open(self) -> None:
-        """Connect and send CONNECT. Blocks for the TCP handshake; the TLS handshake runs in a thread and reports to `on_lost`.
+        """Connect to the broker, and send CONNECT.
+
+        Without TLS, this blocks until the TCP connection is made. With TLS, a thread connects, and failures are reported to
+        `on_lost`.
 
         Raises:
-            OSError: the broker is unreachable.
+            OSError: the broker is unreachable; without TLS only.
         """
-        if self._is_secure:
-            self._loop.run_in_executor(_HANDSHAKES, self._client.reconnect).add_done_callback(self._shaken)
+        if self._uses_tls:
+            handshake = self._loop.run_in_executor(_HANDSHAKES, self._client.reconnect)
+            handshake.add_done_callback(self._on_handshake_done)
         else:
             self._client.reconnect()
-            self._begin()
+            self._register_socket()
 
-    def _shaken(self, done: "asyncio.Future[Any]") -> None:
-        if problem := done.exception():
-            self._tell_lost(str(problem))
+    def _on_handshake_done(self, handshake: "asyncio.Future[Any]") -> None:
+        if problem := handshake.exception():
+            self._report_loss(str(problem))
         elif self._listener is not None:
-            self._begin()
-        elif (sock := self._client.socket()) is not None:  # closed during the handshake
+            self._register_socket()
+        elif (sock := self._client.socket()) is not None:  # `close` was called during the handshake
             sock.close()
 
-    def _begin(self) -> None:
+    def _register_socket(self) -> None:
+        """Read from the connected socket by the event loop, and send what paho has buffered."""
         sock = self._client.socket()
         assert isinstance(sock, socket.socket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,50 +100,52 @@ class Connection:
         self._loop.add_reader(sock, self._read)
         self._flush()
 
-    def close(self, *, goodbye: bool) -> None:
-        """Close the connection, with a DISCONNECT if `goodbye`."""
+    def close(self, *, send_disconnect: bool) -> None:
+        """Close the connection, after a DISCONNECT if `send_disconnect`."""
         self._listener = None
         if self._socket is not None:
-            if goodbye:
+            if send_disconnect:
                 self._client.disconnect()
                 self._client.loop_write()
-            self._forget_socket()
+            self._close_socket()
 
     def subscribe(self, *filters: str) -> None:
         """Subscribe with QoS 1."""
-        self._client.subscribe([(each, 1) for each in filters])
+        self._client.subscribe([(topic_filter, 1) for topic_filter in filters])
 
     def publish(self, topic: str) -> None:
         """Publish an empty message with QoS 1."""
         self._client.publish(topic, b"", qos=1)
 
     def ack(self, message: paho.MQTTMessage) -> bool:
-        """Send the PUBACK; False if the connection is gone: the broker will redeliver the message."""
-        return self._listener is not None and self._client.ack(message.mid, message.qos) == MQTTErrorCode.MQTT_ERR_SUCCESS
+        """Send the PUBACK. Return False if the connection is gone; the broker then redelivers the message."""
+        if self._listener is None:
+            return False
+        return self._client.ack(message.mid, message.qos) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def look_after(self) -> None:
-        """Ping, or detect a silent broker; call it several times per keep-alive interval."""
+    def check_keepalive(self) -> None:
+        """Send a ping if it is due, and detect a broker that does not answer. Call it several times per keep-alive interval."""
         if self._socket is not None:
             self._client.loop_misc()
 
     def _new_client(self, endpoint: FleetEndpoint, fields: ConnectFields) -> paho.Client:
-        v5 = fields.protocol == MQTTProtocolVersion.MQTTv5
+        is_v5 = fields.protocol == MQTTProtocolVersion.MQTTv5
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             fields.client_id,
             protocol=MQTTProtocolVersion(fields.protocol),
-            clean_session=None if v5 else fields.clean_start,
+            clean_session=None if is_v5 else fields.clean_start,
             reconnect_on_failure=False,
             manual_ack=True,
         )
-        if endpoint.secure is not None:
-            client.tls_set_context(endpoint.secure(fields.client_id))
+        if endpoint.context_of is not None:
+            client.tls_set_context(endpoint.context_of(fields.client_id))
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
         client.on_socket_close = self._on_socket_close
-        client.on_socket_register_write = self._on_want_write
-        client.on_socket_unregister_write = self._on_written
-        if v5:
+        client.on_socket_register_write = self._on_write_wanted
+        client.on_socket_unregister_write = self._on_write_done
+        if is_v5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # untyped in paho
             properties.SessionExpiryInterval = fields.session_expiry_s
             client.connect_async(
@@ -147,17 +155,18 @@ class Connection:
             client.connect_async(endpoint.host, endpoint.port, fields.keepalive_s)
         return client
 
-    # Bytes ------------------------------------------------------------------------------------------------------------
+    # Reading and writing
+    # ------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read until TLS has no decrypted data left, which a selector cannot see."""
+        """Read from the socket, with TLS until no decrypted data is buffered: the event loop does not see that data."""
         self._client.loop_read()
         while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             self._client.loop_read()
 
-    def _on_want_write(self, *_: Any) -> None:
+    def _on_write_wanted(self, *_: Any) -> None:
         if self._socket is not None:
-            self._loop.call_soon(self._flush)  # one write per event loop turn
+            self._loop.call_soon(self._flush)  # later, so that all packets of this turn of the event loop are sent in one write
 
     def _flush(self) -> None:
         if self._socket is None:
@@ -166,22 +175,22 @@ class Connection:
         if self._socket is not None and self._client.want_write():
             self._loop.add_writer(self._socket, self._client.loop_write)
 
-    def _on_written(self, *_: Any) -> None:
+    def _on_write_done(self, *_: Any) -> None:
         if self._socket is not None:
             self._loop.remove_writer(self._socket)
 
     def _on_socket_close(self, *_: Any) -> None:
-        """Unregister the socket, which paho closes at the end of the stream."""
+        """Unregister the socket, which paho is about to close."""
         sock, self._socket = self._socket, None
         if sock is not None:
             self._loop.remove_reader(sock)
             self._loop.remove_writer(sock)
 
-    def _forget_socket(self) -> None:
+    def _close_socket(self) -> None:
         sock = self._socket
         self._on_socket_close()
         if sock is not None:
-            with suppress(OSError):  # the broker may have closed it
+            with suppress(OSError):  # raised if the broker has closed the connection
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
 
@@ -195,18 +204,18 @@ class Connection:
 
     def _on_subscribe(self, _client: paho.Client, _userdata: Any, _mid: int, reasons: list[ReasonCode], *_: Any) -> None:
         if any(reason.value >= _FIRST_REFUSAL for reason in reasons):
-            self._loop.call_soon(self._tell_lost, f"subscription refused: {', '.join(str(reason) for reason in reasons)}")
+            reason_texts = ", ".join(str(reason) for reason in reasons)
+            self._loop.call_soon(self._report_loss, f"subscription refused: {reason_texts}")
         elif self._listener is not None:
             self._listener.on_subscribed()
 
     def _on_disconnect(self, _client: paho.Client, _userdata: Any, _flags: Any, reason: ReasonCode, *_: Any) -> None:
-        self._loop.call_soon(self._tell_lost, self._problem or str(reason))
+        self._loop.call_soon(self._report_loss, self._problem or str(reason))  # later, when paho is done with the connection
 
     def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
         if self._listener is not None:
             self._listener.on_message(self, message)
 
-    def _tell_lost(self, reason: str) -> None:
-        """Report the loss, from the event loop, when paho is done with the connection."""
+    def _report_loss(self, reason: str) -> None:
         if self._listener is not None:
             self._listener.on_lost(reason)

@@ -16,48 +16,49 @@ from manifold.sandbox.fleet._vehicle import ConnectionState, FleetListener, Rece
 from manifold.settings import Settings
 
 CONNECT_S = 60.0
-_MAX_CONCURRENT_CONNECTS = 100  # concurrent connects: fewer than the broker's backlog
-_KEEPALIVE_CHECKS = 4  # keep-alive checks of each connection per interval
-_SPARE_FILES = 100
+_MAX_CONCURRENT_CONNECTS = 100  # less than the connections that the broker's listen socket queues
+_KEEPALIVE_CHECKS = 4  # per keep-alive interval
+_SPARE_FILES = 100  # open files of the process in addition to the vehicles' sockets
 
 
 class _Ledger:
-    """Records the vehicles' events."""
+    """Records the vehicles' events, and passes them on to the listener, if there is one. `news` is set at each event."""
 
-    def __init__(self, on_received: Callable[[Received], None], other: FleetListener | None) -> None:
+    def __init__(self, on_received: Callable[[Received], None], listener: FleetListener | None) -> None:
         self.messages: list[Received] = []
         self.acks: list[Received] = []
         self.counts: Counter[str] = Counter()
         self.news = asyncio.Event()
-        self._on_received, self._other = on_received, other
+        self._on_received, self._listener = on_received, listener
 
     def received(self, message: Received) -> None:
         self.messages.append(message)
         self.counts["duplicates"] += message.dup
         self._on_received(message)
-        if self._other:
-            self._other.received(message)
+        if self._listener:
+            self._listener.received(message)
         self.news.set()
 
     def acknowledged(self, message: Received) -> None:
         self.acks.append(message)
-        if self._other:
-            self._other.acknowledged(message)
+        if self._listener:
+            self._listener.acknowledged(message)
         self.news.set()
 
     def changed(self, vin: Owner, what: str) -> None:
         self.counts[what] += 1
-        if self._other:
-            self._other.changed(vin, what)
+        if self._listener:
+            self._listener.changed(vin, what)
         self.news.set()
 
 
 class Fleet:
     """`async with Fleet(settings, vins(200, seed=1), seed=1) as fleet`. Entering connects no vehicle; leaving disconnects all.
 
-    `received` has every PUBLISH in order of arrival, including repeats; `acknowledged` those whose PUBACK was sent. `counts` has
-    the numbers of events: `online`, `left`, `crashed`, `cut off`, and `duplicates` by the dup flag. A `listener` receives every
-    event immediately. The vehicles connect to the broker of the settings, on the event loop that runs the block.
+    The vehicles connect to the broker of the settings, on the event loop that runs the block. `received` has every PUBLISH in
+    order of arrival, including repeated ones; `acknowledged` has those whose PUBACK was sent. `counts` has the number of each
+    event (`online`, `left`, `crashed`, `cut off`), and that of received messages with the dup flag (`duplicates`). A `listener`
+    gets every event at once.
 
     Raises:
         Permanent: the broker's URL is not plain `mqtt://`, and not the sandbox's own.
@@ -76,22 +77,23 @@ class Fleet:
         self.vins = list(dict.fromkeys(vins))
         self.behaviour = behaviour or Behaviour()
         self._ledger = _Ledger(on_received, listener)
-        self._endpoint, self._seed = _endpoint(settings), seed
+        self._endpoint = _endpoint(settings)
+        self._seed = seed
         self._vehicles: dict[Owner, Vehicle] = {}
-        self._care: asyncio.Task[None] | None = None
+        self._keepalive: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         _allow_files(len(self.vins))
         for vin in self.vins:
             model = BehaviourModel(self._seed, vin, self.behaviour)
             self._vehicles[vin] = Vehicle(vin, self._endpoint, self.behaviour, model, self._ledger)
-        self._care = asyncio.create_task(self._look_after(), name="fleet.keepalive")
+        self._keepalive = asyncio.create_task(self._check_keepalives(), name="fleet.keepalive")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._care is not None:
-            self._care.cancel()
-            await asyncio.gather(self._care, return_exceptions=True)
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+            await asyncio.gather(self._keepalive, return_exceptions=True)
         for vehicle in self._vehicles.values():
             vehicle.leave()
 
@@ -102,7 +104,7 @@ class Fleet:
 
     @property
     def acknowledged(self) -> list[Received]:
-        """The messages whose PUBACK was sent, in that order."""
+        """The messages whose PUBACK was sent, in the order of the PUBACKs."""
         return self._ledger.acks
 
     @property
@@ -116,7 +118,7 @@ class Fleet:
         return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is ConnectionState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:
-        """Return the protocol version: 5, or 4 for MQTT 3.1.1."""
+        """Return the vehicle's protocol version: 5, or 4 for MQTT 3.1.1."""
         return self._vehicles[vin].protocol
 
     async def connect(
@@ -127,32 +129,36 @@ class Fleet:
         They reconnect automatically if the connection is lost.
 
         Raises:
-            Retryable: not all were online in time; the attempts continue.
+            Retryable: some vehicles were not online in time; they continue to try.
         """
-        wanted = deque(self._of(vins))
-        under_way: dict[Vehicle, int] = {}  # arrivals before this call
+        waiting = deque(self._of(vins))
+        connecting: dict[Vehicle, int] = {}  # vehicles, with their number of arrivals before this call
         try:
             async with asyncio.timeout(within_s):
-                while wanted or under_way:
-                    while wanted and len(under_way) < _MAX_CONCURRENT_CONNECTS:
-                        vehicle = wanted.popleft()
-                        under_way[vehicle] = vehicle.arrivals
-                        vehicle.come(clean_start=clean_start)
-                    # A vehicle that came online and left again by its model counts.
-                    under_way = {v: n for v, n in under_way.items() if v.link is not ConnectionState.ONLINE and v.arrivals == n}
-                    if under_way:
+                while waiting or connecting:
+                    while waiting and len(connecting) < _MAX_CONCURRENT_CONNECTS:
+                        vehicle = waiting.popleft()
+                        connecting[vehicle] = vehicle.arrivals
+                        vehicle.connect(clean_start=clean_start)
+                    # A vehicle that has come online counts, even if it has left again because of its model.
+                    connecting = {
+                        vehicle: arrivals
+                        for vehicle, arrivals in connecting.items()
+                        if vehicle.link is not ConnectionState.ONLINE and vehicle.arrivals == arrivals
+                    }
+                    if connecting:
                         await self._next_news()
         except TimeoutError as exc:
-            raise Retryable(self._not_in_time([*under_way, *wanted], within_s)) from exc
+            raise Retryable(self._not_in_time([*connecting, *waiting], within_s)) from exc
 
     async def go_offline(self, vins: Iterable[Owner] | None = None) -> None:
-        """Disconnect these vehicles (None: all); they stay away until `connect`."""
+        """Disconnect these vehicles (None: all); they stay offline until `connect`."""
         for vehicle in self._of(vins):
             vehicle.leave()
         await asyncio.sleep(0)
 
     async def crash(self, vins: Iterable[Owner] | None = None) -> None:
-        """Close the sockets of these vehicles (None: all) without a DISCONNECT; they stay away until `connect`."""
+        """Close the sockets of these vehicles (None: all) without a DISCONNECT; they stay offline until `connect`."""
         for vehicle in self._of(vins):
             vehicle.crash()
         await asyncio.sleep(0)
@@ -160,11 +166,11 @@ class Fleet:
     async def heartbeat(self, vins: Iterable[Owner] | None = None) -> None:
         """Send a heartbeat from these vehicles (None: all), if they are online."""
         for vehicle in self._of(vins):
-            vehicle.say(Sign.HEARTBEAT)
+            vehicle.send_sign(Sign.HEARTBEAT)
         await asyncio.sleep(0)
 
     async def wait_for(self, predicate: Callable[["Fleet"], object], within_s: float) -> None:
-        """Wait until the predicate is true. It is evaluated after each change, which may comprise many messages.
+        """Wait until the predicate is true. It is evaluated after events, possibly once for many events.
 
         Raises:
             TimeoutError: it was not true within `within_s` seconds.
@@ -183,17 +189,18 @@ class Fleet:
         self._ledger.news.clear()
         await self._ledger.news.wait()
 
-    async def _look_after(self) -> None:
+    async def _check_keepalives(self) -> None:
         while True:
             await asyncio.sleep(self.behaviour.keepalive_s / _KEEPALIVE_CHECKS)
             for vehicle in self._vehicles.values():
-                vehicle.look_after()
+                vehicle.check_keepalive()
 
     def _of(self, vins: Iterable[Owner] | None) -> list[Vehicle]:
         return list(self._vehicles.values()) if vins is None else [self._vehicles[vin] for vin in vins]
 
 
 def _endpoint(settings: Settings) -> FleetEndpoint:
+    """Return the endpoint for vehicles; with TLS, only the sandbox's own, whose CA can issue certificates for the vehicles."""
     parts = urlsplit(settings.mqtt_for_vehicles)
     if settings.tls and parts.scheme == "mqtts" and parts.hostname:
         from manifold.sandbox.fleet._certificates import VehicleCertificates

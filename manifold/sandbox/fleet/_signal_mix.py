@@ -1,7 +1,7 @@
-"""The messages of a gateway fleet: valid signals, and every kind of invalid one, drawn from a seed. Pure.
+"""The messages of a gateway fleet: valid signals, and signals with every kind of fault, generated from a seed. Pure.
 
-A message is signed with a given timestamp, so that a seed gives the same mix at any time. Nonces depend on the timestamp too,
-because the door would refuse those of an earlier run.
+The caller passes the time at which a message is signed, so a seed gives the same mix at any time. Nonces depend on that time too:
+otherwise the AMQP door would refuse the messages of a second run, whose nonces it would already know.
 """
 
 import base64
@@ -23,7 +23,7 @@ from manifold.contracts.signals.messages import content_digest, instant
 from manifold.contracts.signals.signing import signed_headers
 
 KEY = "x-idempotency-key"
-STALE = timedelta(hours=2)  # older than any queue keeps a message
+STALE = timedelta(hours=2)  # age of a late message; no queue keeps a message for so long
 BOMB_BYTES = 8 << 20  # inflated size of a small gzip body
 
 
@@ -43,7 +43,7 @@ class Kind(StrEnum):
     TOO_LARGE = "too large"
 
 
-CODES: Mapping[Kind, Code] = {  # of the refused kinds
+CODES: Mapping[Kind, Code] = {  # error code of each kind that the AMQP door refuses
     Kind.FORGED: Code.SIGNATURE_ERROR,
     Kind.LATE: Code.STALE_ERROR,
     Kind.REPLAYED: Code.REPLAY_ERROR,
@@ -56,8 +56,8 @@ CODES: Mapping[Kind, Code] = {  # of the refused kinds
 DUPLICATES = frozenset({Kind.RESENT, Kind.REPEATED})
 REFERRING = DUPLICATES | {Kind.REPLAYED, Kind.CONFLICTING}  # kinds that need an earlier message
 MAX_REMEMBERED = 1000  # recent valid messages that others may refer to
-KEYED = 0.3  # share of valid signals with their own x-idempotency-key
-MIX: Mapping[Kind, float] = {  # shares of all messages; the rest is valid
+KEYED_SHARE = 0.3  # of the valid signals that have an x-idempotency-key
+MIX: Mapping[Kind, float] = {  # share of each kind in all messages; the rest of the messages is valid
     Kind.RESENT: 0.05,
     Kind.REPEATED: 0.05,
     Kind.FORGED: 0.04,
@@ -74,28 +74,28 @@ ONLY_GOOD: Mapping[Kind, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class SignalMessage:
-    """One message of a gateway. `row` is the key of its lake row: device, instant and digest of the payload."""
+    """One message of a gateway."""
 
     kind: Kind
     device_id: str
     body: bytes
     headers: Mapping[str, str]
-    row: tuple[str, datetime, str] | None = None  # None: it produces no row
+    row: tuple[str, datetime, str] | None = None  # key of its row in the lake: device, instant, payload digest; None: no row
     content_encoding: str | None = None
 
     @property
     def correlation_id(self) -> str:
-        """The correlation id for lookups; a resent message has that of the original."""
+        """The correlation id, for lookups. A resent message has the correlation id of the original."""
         return self.headers["x-correlation-id"]
 
     @property
     def code(self) -> Code | None:
-        """The code with which the door refuses it; None: it is accepted."""
+        """The error code with which the AMQP door refuses the message; None: the door accepts it."""
         return CODES.get(self.kind)
 
 
 class SignalMix:
-    """Generates the messages of a fleet. The same seed, secret and timestamps give the same bytes."""
+    """Generates the messages of a fleet. The same seed, secret and times give the same bytes."""
 
     def __init__(
         self,
@@ -107,48 +107,66 @@ class SignalMix:
         payload_bytes: int = 0,
         prefix: str = "",
     ) -> None:
-        self._chance, self._secret, self._shares, self._bytes = random.Random(seed), secret, shares, payload_bytes
-        self.devices = [f"{prefix or f'gateway-{seed}'}-{number:03}" for number in range(devices)]
-        self._before: deque[SignalMessage] = deque(maxlen=MAX_REMEMBERED)  # valid messages that others may refer to
-        self._made = 0
+        self._rng = random.Random(seed)
+        self._secret = secret
+        self._shares = shares
+        self._min_payload_bytes = payload_bytes
+        device_prefix = prefix or f"gateway-{seed}"
+        self.devices = [f"{device_prefix}-{number:03}" for number in range(devices)]
+        self._earlier: deque[SignalMessage] = deque(maxlen=MAX_REMEMBERED)  # valid messages that others may refer to
+        self._count = 0  # messages generated
 
     def messages(self, count: int, at: datetime) -> Iterator[SignalMessage]:
-        """Yield `count` messages made at `at` (UTC). A message always follows the one that it refers to."""
+        """Yield `count` messages that are signed at `at` (UTC). A message comes after the message that it refers to."""
         for _ in range(count):
-            yield self.message(self._kind(), at)
+            yield self.message(self._draw_kind(), at)
 
     def message(self, kind: Kind, at: datetime) -> SignalMessage:
-        """Return the next message of this kind; a valid one if there is no message yet to refer to."""
-        self._made += 1
-        if kind in REFERRING:
-            known = [one for one in self._before if kind is not Kind.CONFLICTING or KEY in one.headers]
-            if known:
-                return self._referring(kind, self._chance.choice(known), at)
-        device = self._chance.choice(self.devices)
-        if kind not in REFERRING and kind is not Kind.GOOD:
-            return self._bad(kind, device, at)
-        body, row = self._body(device, at)
-        key = {KEY: f"{device}.{row[1].timestamp():.6f}"} if self._chance.random() < KEYED else {}
-        self._before.append(SignalMessage(Kind.GOOD, device, body, self._headers(device, body, at) | key, row))
-        return self._before[-1]
+        """Return the next message of this kind, signed at `at` (UTC).
 
-    def _referring(self, kind: Kind, before: SignalMessage, at: datetime) -> SignalMessage:
-        device, key = before.device_id, {KEY: before.headers[KEY]} if KEY in before.headers else {}
+        If the kind needs an earlier message, and there is none, returns a valid message.
+        """
+        self._count += 1
+        if kind in REFERRING:
+            candidates = [earlier for earlier in self._earlier if kind is not Kind.CONFLICTING or KEY in earlier.headers]
+            if candidates:
+                return self._referring_message(kind, self._rng.choice(candidates), at)
+        device = self._rng.choice(self.devices)
+        if kind is Kind.GOOD or kind in REFERRING:
+            return self._valid_message(device, at)
+        return self._invalid_message(kind, device, at)
+
+    def _valid_message(self, device: str, at: datetime) -> SignalMessage:
+        body, row = self._body(device, at)
+        headers = self._headers(device, body, at)
+        if self._rng.random() < KEYED_SHARE:
+            _, captured_at, _ = row
+            headers[KEY] = f"{device}.{captured_at.timestamp():.6f}"
+        message = SignalMessage(Kind.GOOD, device, body, headers, row)
+        self._earlier.append(message)
+        return message
+
+    def _referring_message(self, kind: Kind, earlier: SignalMessage, at: datetime) -> SignalMessage:
+        """Return a message that repeats `earlier`, or reuses its nonce or its idempotency key."""
+        device = earlier.device_id
+        earlier_key = {KEY: earlier.headers[KEY]} if KEY in earlier.headers else {}
         if kind is Kind.RESENT:
-            return SignalMessage(kind, device, before.body, before.headers, before.row)
+            return SignalMessage(kind, device, earlier.body, earlier.headers, earlier.row)
         if kind is Kind.REPEATED:
-            return SignalMessage(kind, device, before.body, self._headers(device, before.body, at) | key, before.row)
+            headers = self._headers(device, earlier.body, at) | earlier_key
+            return SignalMessage(kind, device, earlier.body, headers, earlier.row)
         body, _ = self._body(device, at)
         if kind is Kind.REPLAYED:
-            return SignalMessage(kind, device, body, self._headers(device, body, at, nonce=before.headers["x-nonce"]))
-        return SignalMessage(kind, device, body, self._headers(device, body, at) | key)
+            return SignalMessage(kind, device, body, self._headers(device, body, at, nonce=earlier.headers["x-nonce"]))
+        return SignalMessage(kind, device, body, self._headers(device, body, at) | earlier_key)
 
-    def _bad(self, kind: Kind, device: str, at: datetime) -> SignalMessage:
-        """Build a signal that the door must refuse for the reason that `kind` names."""
+    def _invalid_message(self, kind: Kind, device: str, at: datetime) -> SignalMessage:
+        """Return a message that the AMQP door must refuse for the reason that `kind` names."""
         body, _ = self._body(device, at)
         match kind:
             case Kind.FORGED:
-                return SignalMessage(kind, device, body, self._headers(device, body, at, secret=f"not {self._secret}"))
+                wrong_secret = f"not {self._secret}"
+                return SignalMessage(kind, device, body, self._headers(device, body, at, secret=wrong_secret))
             case Kind.LATE:
                 return SignalMessage(kind, device, body, self._headers(device, body, at - STALE))
             case Kind.NO_JSON:
@@ -163,54 +181,60 @@ class SignalMix:
         return SignalMessage(kind, device, body, self._headers(device, body, at))
 
     def _body(self, device: str, at: datetime) -> tuple[bytes, tuple[str, datetime, str]]:
-        """Return a raw signal with a timestamp unique in the fleet, and the key of its lake row."""
-        captured = _text(at + timedelta(microseconds=self._made))
+        """Return a raw signal, whose timestamp is unique in the fleet, and the key of its row in the lake."""
+        captured_at = _timestamp(at + timedelta(microseconds=self._count))
         payload = self._payload()
-        said = {
+        signal = {
             "deviceId": device,
-            "capturedAt": captured,
+            "capturedAt": captured_at,
             "payload": base64.b64encode(payload).decode(),
             "schemaVersion": "v1",
-            "metadata": {"battery": self._chance.randrange(5, 100), "signalStrength": -self._chance.randrange(40, 110)},
+            "metadata": {"battery": self._rng.randrange(5, 100), "signalStrength": -self._rng.randrange(40, 110)},
         }
-        return json.dumps(said).encode(), (device, instant(captured), content_digest(payload))
+        row = device, instant(captured_at), content_digest(payload)
+        return json.dumps(signal).encode(), row
 
     def _payload(self) -> bytes:
-        """Return readings, some out of bounds; a track; or random bytes."""
-        form = self._chance.random()
-        if form < 0.1:
-            payload = self._chance.randbytes(200)
-        elif form < 0.4:
+        """Return random bytes, a track, or readings, of which some are out of bounds; padded with spaces to the minimum size."""
+        drawn = self._rng.random()
+        if drawn < 0.1:
+            payload = self._rng.randbytes(200)
+        elif drawn < 0.4:
             payload = self._track()
         else:
-            values = {"temperature": ("celsius", -30, 95), "humidity": ("percent", 0, 100), "pressure": ("hpa", 950, 1110)}
-            said = [
-                {"type": kind, "value": round(self._chance.uniform(least, most), 1), "unit": unit}
-                for kind, (unit, least, most) in values.items()
-            ]
-            payload = json.dumps({"readings": said}).encode()
-        return payload + b" " * (self._bytes - len(payload))
+            payload = self._readings()
+        return payload.ljust(self._min_payload_bytes)
+
+    def _readings(self) -> bytes:
+        ranges = {"temperature": ("celsius", -30, 95), "humidity": ("percent", 0, 100), "pressure": ("hpa", 950, 1110)}
+        readings = [
+            {"type": name, "value": round(self._rng.uniform(minimum, maximum), 1), "unit": unit}
+            for name, (unit, minimum, maximum) in ranges.items()
+        ]
+        return json.dumps({"readings": readings}).encode()
 
     def _track(self) -> bytes:
-        latitude, longitude = self._chance.uniform(45, 55), self._chance.uniform(5, 15)
-        points = [
-            [
-                second,
-                [round(latitude + second / 5000, 5), round(longitude + math.sin(second) / 5000, 5), self._chance.randrange(130)],
-            ]
-            for second in range(8)
-        ]
+        """Return a track of eight seconds: for each second latitude, longitude and a speed."""
+        start_latitude, start_longitude = self._rng.uniform(45, 55), self._rng.uniform(5, 15)
+        points: list[list[object]] = []
+        for second in range(8):
+            latitude = round(start_latitude + second / 5000, 5)
+            longitude = round(start_longitude + math.sin(second) / 5000, 5)
+            points.append([second, [latitude, longitude, self._rng.randrange(130)]])
         return json.dumps({"data": points, "time": "2026-01-01T00:00:00Z"}).encode()
 
     def _headers(self, device: str, body: bytes, at: datetime, *, secret: str = "", nonce: str = "") -> dict[str, str]:
-        own = blake2b(f"{self._made} {_text(at)} ".encode() + body, digest_size=32).digest()
-        signed = signed_headers(
-            body, secret or self._secret, device_id=device, nonce=nonce or own[:16].hex(), timestamp=_text(at)
-        )
-        return signed | {"x-correlation-id": str(UUID(bytes=own[16:], version=4)), "x-timestamp": _text(at)}
+        """Return the headers of a message that is signed at `at`, by default with the fleet's secret and a new nonce."""
+        timestamp = _timestamp(at)
+        digest = blake2b(f"{self._count} {timestamp} ".encode() + body, digest_size=32).digest()
+        new_nonce = digest[:16].hex()
+        correlation_id = UUID(bytes=digest[16:], version=4)
+        headers = signed_headers(body, secret or self._secret, device_id=device, nonce=nonce or new_nonce, timestamp=timestamp)
+        return headers | {"x-correlation-id": str(correlation_id), "x-timestamp": timestamp}
 
-    def _kind(self) -> Kind:
-        drawn = self._chance.random()
+    def _draw_kind(self) -> Kind:
+        """Return a random kind, according to the shares."""
+        drawn = self._rng.random()
         for kind, share in self._shares.items():
             if drawn < share:
                 return kind
@@ -218,7 +242,7 @@ class SignalMix:
         return Kind.GOOD
 
 
-def _text(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""One vehicle: connects, subscribes, waits, acknowledges and disconnects, by timers and callbacks on the fleet's loop."""
+"""One simulated vehicle, driven by timers and callbacks on the fleet's event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from manifold.sandbox.fleet._connection import ConnectFields, Connection, FleetE
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One PUBLISH received by a vehicle, repeated or not."""
+    """One PUBLISH that a vehicle has received, possibly a repeated one."""
 
     vin: Owner
     topic: str
-    request_id: RequestId | None  # None: not on a request topic
-    key: str | None  # None: not of its compacted queue
+    request_id: RequestId | None  # None: the message was not on a request topic
+    key: str | None  # key in the vehicle's compacted queue; None: the message was not of that queue
     seq: int | None  # None with MQTT 3.1.1, which has no user properties
     payload_sha1: str
     size_bytes: int
     at: datetime  # UTC
-    dup: bool  # the broker's dup flag: it may have sent this before
+    dup: bool  # the broker's dup flag: the broker may have sent this message before
     qos: int
 
 
@@ -47,38 +47,47 @@ class FleetListener(Protocol):
         """A message has arrived."""
 
     def acknowledged(self, message: Received) -> None:
-        """Its PUBACK was sent."""
+        """The PUBACK of a message was sent."""
 
     def changed(self, vin: Owner, what: str) -> None:
         """A vehicle came `online`, `left`, `crashed`, or was `cut off`."""
 
 
 class Vehicle:
-    """Connects and leaves on request or by its model. It reconnects automatically if the connection is lost."""
+    """A vehicle that connects and leaves on request, or as its behaviour model decides. It reconnects after a lost connection."""
 
     def __init__(
         self, vin: Owner, endpoint: FleetEndpoint, behaviour: Behaviour, model: BehaviourModel, listener: FleetListener
     ) -> None:
         self.vin, self.protocol = vin, model.protocol
         self.link = ConnectionState.OFFLINE
-        self.arrivals = 0  # how often it came online
-        self.problem = ""  # error of the last connection
-        self._endpoint, self._behaviour, self._model, self._listener = endpoint, behaviour, model, listener
+        self.arrivals = 0  # how often the vehicle came online
+        self.problem = ""  # why the last connection failed; empty if it is online
+        self._endpoint = endpoint
+        self._behaviour = behaviour
+        self._model = model
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures = 0
-        self._clean_start = False  # of the next connection
-        self._subscribed = False  # whether the broker's session should have the subscription
+        self._clean_start = False  # of the current attempt to connect
+        self._is_subscribed = False  # in the session at the broker, if the broker still has it
 
-    def come(self, *, clean_start: bool = False) -> None:
-        """Connect, subscribe and send `online`; retry until it works."""
+    def connect(self, *, clean_start: bool = False) -> None:
+        """Connect, subscribe and send `online`; retry until it works. Does nothing unless the vehicle is offline."""
         if self.link is not ConnectionState.OFFLINE:
             return
         self._stop_timers()
-        self.link, self._clean_start = ConnectionState.CONNECTING, clean_start
-        behaviour = self._behaviour
-        fields = ConnectFields(self.vin, self.protocol, clean_start, behaviour.session_expiry_s, behaviour.keepalive_s)
+        self.link = ConnectionState.CONNECTING
+        self._clean_start = clean_start
+        fields = ConnectFields(
+            client_id=self.vin,
+            protocol=self.protocol,
+            clean_start=clean_start,
+            session_expiry_s=self._behaviour.session_expiry_s,
+            keepalive_s=self._behaviour.keepalive_s,
+        )
         self._connection = Connection(self._endpoint, fields, self)
         try:
             self._connection.open()
@@ -86,41 +95,46 @@ class Vehicle:
             self.on_lost(str(exc))
 
     def leave(self) -> None:
-        """Send DISCONNECT, and stay away until `come`."""
-        self._drop(goodbye=True, what="left")
+        """Send DISCONNECT, and stay offline until `connect`."""
+        self._drop(send_disconnect=True, event="left")
 
     def crash(self) -> None:
-        """Close the socket without a DISCONNECT, and stay away until `come`."""
-        self._drop(goodbye=False, what="crashed")
+        """Close the socket without a DISCONNECT, and stay offline until `connect`."""
+        self._drop(send_disconnect=False, event="crashed")
 
-    def say(self, sign: Sign) -> None:
+    def send_sign(self, sign: Sign) -> None:
         """Send `online` or `heartbeat`, if the vehicle is online."""
         if self._connection is not None and self.link is ConnectionState.ONLINE:
             self._connection.publish(sign_topic(self.vin, sign))
 
-    def look_after(self) -> None:
-        """Keep the connection alive."""
+    def check_keepalive(self) -> None:
+        """Send a ping if it is due, and detect a broker that does not answer."""
         if self._connection is not None:
-            self._connection.look_after()
+            self._connection.check_keepalive()
 
     # Callbacks of the connection --------------------------------------------------------------------------------------
 
     def on_connected(self, session_present: bool) -> None:
-        """Subscribe, unless the broker kept the session with the subscription."""
-        if session_present and self._subscribed:
+        """Subscribe, unless the broker has kept the session with its subscriptions."""
+        if session_present and self._is_subscribed:
             self.on_subscribed()
         elif self._connection is not None:
-            self._subscribed = False
+            self._is_subscribed = False
             filters = [request_filter(self._endpoint.prefix, self.vin)]
-            self._connection.subscribe(*filters, *([ecq_filter(self.vin)] if self._behaviour.compacted_queues else []))
+            if self._behaviour.compacted_queues:
+                filters.append(ecq_filter(self.vin))
+            self._connection.subscribe(*filters)
 
     def on_subscribed(self) -> None:
         """Send `online`, and start the timers."""
-        self.link, self._failures, self.problem = ConnectionState.ONLINE, 0, ""
-        self._clean_start, self._subscribed = False, True
+        self.link = ConnectionState.ONLINE
+        self.problem = ""
+        self._failures = 0
+        self._clean_start = False
+        self._is_subscribed = True
         self.arrivals += 1
-        self.say(Sign.ONLINE)
-        self._call_later(self._model.heartbeat_s(), "heartbeat", self._beat)
+        self.send_sign(Sign.ONLINE)
+        self._call_later(self._model.heartbeat_s(), "heartbeat", self._send_heartbeat)
         stay_s = self._model.stay_s()
         if stay_s is not None:
             self._call_later(stay_s, "depart", lambda: self._depart(crash=self._model.crashes()))
@@ -129,33 +143,37 @@ class Vehicle:
     def on_lost(self, reason: str) -> None:
         """Reconnect after a pause that grows with each failure."""
         self.problem = reason
-        self._drop(goodbye=False, what="cut off")
+        self._drop(send_disconnect=False, event="cut off")
         self._failures += 1
-        self._call_later(self._model.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
+        retry_s = self._model.retry_s(self._failures)
+        self._call_later(retry_s, "connect", lambda: self.connect(clean_start=self._clean_start))
 
     def on_message(self, connection: Connection, message: MQTTMessage) -> None:
-        """Record the message, and acknowledge it after a delay, unless the vehicle crashes first."""
-        got = self._received(message)
-        self._listener.received(got)
+        """Report the message to the listener, and acknowledge it after a delay, unless the vehicle crashes first."""
+        received = self._received(message)
+        self._listener.received(received)
         if message.qos == 0:
             return
         if self._model.crashes_before_ack():
-            self._loop.call_soon(self._die, connection)
-        elif (think_s := self._model.think_s()) > 0:
-            self._loop.call_later(think_s, self._acknowledge, connection, message, got)
+            self._loop.call_soon(self._crash_on, connection)
+            return
+        think_s = self._model.think_s()
+        if think_s > 0:
+            self._loop.call_later(think_s, self._acknowledge, connection, message, received)
         else:
-            self._acknowledge(connection, message, got)
+            self._acknowledge(connection, message, received)
 
     def _received(self, message: MQTTMessage) -> Received:
-        """Describe an MQTT message as listeners get it."""
-        of, of_ecq = request_of(self._endpoint.prefix, message.topic), ecq_of(message.topic)
+        """Return an MQTT message as listeners get it."""
+        request = request_of(self._endpoint.prefix, message.topic)  # vehicle and request id
+        queue_entry = ecq_of(message.topic)  # vehicle and key
         seq_text = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
         payload = bytes(message.payload)
         return Received(
             vin=self.vin,
             topic=message.topic,
-            request_id=of[1] if of else None,
-            key=of_ecq[1] if of_ecq else None,
+            request_id=request[1] if request else None,
+            key=queue_entry[1] if queue_entry else None,
             seq=int(seq_text) if seq_text.isdecimal() else None,
             payload_sha1=sha1_hex(payload),
             size_bytes=len(payload),
@@ -164,39 +182,42 @@ class Vehicle:
             qos=message.qos,
         )
 
-    def _acknowledge(self, connection: Connection, message: MQTTMessage, got: Received) -> None:
+    def _acknowledge(self, connection: Connection, message: MQTTMessage, received: Received) -> None:
         if connection.ack(message):
-            self._listener.acknowledged(got)
+            self._listener.acknowledged(received)
 
     # Connecting and leaving -------------------------------------------------------------------------------------------
 
-    def _die(self, connection: Connection) -> None:
+    def _crash_on(self, connection: Connection) -> None:
+        """Crash, unless the vehicle has another connection by now."""
         if connection is self._connection:
             self._depart(crash=True)
 
     def _depart(self, *, crash: bool) -> None:
-        """Leave or crash, and schedule the return by the model."""
+        """Leave or crash, and schedule the reconnect for the time that the model decides."""
         if crash:
             self.crash()
         else:
             self.leave()
-        self._call_later(self._model.away_s(), "come", lambda: self.come(clean_start=self._model.forgets()))
+        self._call_later(self._model.away_s(), "connect", lambda: self.connect(clean_start=self._model.starts_clean()))
 
-    def _drop(self, *, goodbye: bool, what: str) -> None:
+    def _drop(self, *, send_disconnect: bool, event: str) -> None:
+        """Close the connection and stop all timers; report the event unless the vehicle was offline."""
         self._stop_timers()
         connection, self._connection = self._connection, None
-        was, self.link = self.link, ConnectionState.OFFLINE
+        was_offline = self.link is ConnectionState.OFFLINE
+        self.link = ConnectionState.OFFLINE
         if connection is not None:
-            connection.close(goodbye=goodbye)
-        if was is not ConnectionState.OFFLINE:
-            self._listener.changed(self.vin, what)
+            connection.close(send_disconnect=send_disconnect)
+        if not was_offline:
+            self._listener.changed(self.vin, event)
 
-    def _beat(self) -> None:
-        self.say(Sign.HEARTBEAT)
-        self._call_later(self._model.heartbeat_s(), "heartbeat", self._beat)
+    def _send_heartbeat(self) -> None:
+        self.send_sign(Sign.HEARTBEAT)
+        self._call_later(self._model.heartbeat_s(), "heartbeat", self._send_heartbeat)
 
-    def _call_later(self, delay_s: float, name: str, what: Callable[[], None]) -> None:
-        self._timers[name] = self._loop.call_later(delay_s, what)
+    def _call_later(self, delay_s: float, name: str, callback: Callable[[], None]) -> None:
+        self._timers[name] = self._loop.call_later(delay_s, callback)
 
     def _stop_timers(self) -> None:
         for timer in self._timers.values():

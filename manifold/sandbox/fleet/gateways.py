@@ -1,8 +1,8 @@
-"""A simulated fleet of gateways: publishes signed signals to RabbitMQ in bursts, with confirms, driven by a seed.
+"""A simulated fleet of gateways, which publishes signed signals to RabbitMQ in bursts, with confirms.
 
     python -m manifold.sandbox.fleet.gateways --devices 20 --messages 500 --seed 1
 
-`SignalMix` makes the messages, some of them repeated, forged, late or malformed; `publish` sends them.
+`SignalMix` generates the messages, some of which are repeated, forged, late or malformed; `publish` sends them.
 """
 
 import asyncio
@@ -27,20 +27,24 @@ from manifold.settings import Settings, load_settings
 
 __all__ = ["CODES", "DUPLICATES", "MIX", "ONLY_GOOD", "REFERRING", "Kind", "SignalMessage", "SignalMix", "publish"]
 
-LARGEST_BURST = 40
+MAX_BURST = 40  # messages
 console = Console()
 
 
 def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[SignalMessage]]:
-    """Split the messages into bursts of random, mostly small sizes.
+    """Split the messages into bursts of random sizes, mostly small.
 
-    A message that refers to an earlier one starts a burst: the earlier one is confirmed by then, which keeps their order.
+    A message that refers to an earlier one starts a new burst: the earlier burst is confirmed by then, so RabbitMQ has the
+    messages in this order.
     """
-    chance, burst, size = random.Random(f"bursts of {seed}"), list[SignalMessage](), 1
+    rng = random.Random(f"bursts of {seed}")
+    burst: list[SignalMessage] = []
+    size = 1
     for message in messages:
         if burst and (len(burst) >= size or message.kind in REFERRING):
             yield burst
-            burst, size = [], round(LARGEST_BURST ** chance.random())
+            burst = []
+            size = round(MAX_BURST ** rng.random())
         burst.append(message)
     if burst:
         yield burst
@@ -49,30 +53,33 @@ def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[Signal
 async def publish(
     settings: Settings, messages: Iterable[SignalMessage], *, seed: int = 0, rate: float | None = None, queue: str = topology.RAW
 ) -> int:
-    """Publish the messages in bursts; return how many, once RabbitMQ has confirmed all of them.
+    """Publish the messages in bursts, and return their number once RabbitMQ has confirmed all of them.
 
-    `rate` is the mean in messages per second; None: as fast as confirms arrive. Does not wait for the door to process them.
+    `rate` is the mean number of messages per second; None: as fast as RabbitMQ confirms them. The AMQP door may process the
+    messages later.
 
     Raises:
         AMQPError, OSError, TimeoutError: RabbitMQ is unavailable, refuses, or has no such queue.
     """
-    sent, began = 0, time.monotonic()
+    sent = 0
+    began = time.monotonic()
     connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
         exchange = await channel.get_exchange(topology.EXCHANGE, ensure=True)
 
-        async def one(message: SignalMessage) -> None:
-            await exchange.publish(_packed(message), queue, mandatory=True)
+        async def send(message: SignalMessage) -> None:
+            await exchange.publish(_amqp_message(message), queue, mandatory=True)
 
         for burst in bursts(messages, seed):
             if rate is not None:
-                await asyncio.sleep(began + sent / rate - time.monotonic())
-            await asyncio.gather(*map(one, burst))
+                due = began + sent / rate
+                await asyncio.sleep(due - time.monotonic())
+            await asyncio.gather(*map(send, burst))
             sent += len(burst)
     return sent
 
 
-def _packed(message: SignalMessage) -> aio_pika.Message:
+def _amqp_message(message: SignalMessage) -> aio_pika.Message:
     return aio_pika.Message(
         message.body,
         headers=dict[str, Any](message.headers),
@@ -98,21 +105,22 @@ def main(
         if not secrets:
             raise Permanent("there is no secret to sign with; run make up first, or set MANIFOLD_SIGNALS_HMAC_SECRET")
         mix = SignalMix(seed, devices, secrets[0], shares=ONLY_GOOD if only_good else MIX)
-        made = list(mix.messages(messages, datetime.now(UTC)))
+        generated = list(mix.messages(messages, datetime.now(UTC)))
         began = time.monotonic()
-        asyncio.run(publish(settings, made, seed=seed, rate=rate or None))
+        asyncio.run(publish(settings, generated, seed=seed, rate=rate or None))
     except (ManifoldError, AMQPError, OSError, TimeoutError) as exc:
         console.print(f"gateways: {message_of(exc)}", style="red", highlight=False)
         raise typer.Exit(1) from exc
-    _print_summary(made, time.monotonic() - began)
+    _print_summary(generated, time.monotonic() - began)
 
 
-def _print_summary(made: Sequence[SignalMessage], seconds: float) -> None:
-    table = Table(title=f"{len(made)} messages in {seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
+def _print_summary(messages: Sequence[SignalMessage], seconds: float) -> None:
+    table = Table(title=f"{len(messages)} messages in {seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
     for column in ("kind", "sent", "the door is to say"):
         table.add_column(column)
-    for kind, count in Counter(message.kind for message in made).most_common():
-        table.add_row(kind, str(count), CODES.get(kind, "duplicate" if kind in DUPLICATES else "processed"))
+    for kind, count in Counter(message.kind for message in messages).most_common():
+        expected = CODES.get(kind, "duplicate" if kind in DUPLICATES else "processed")
+        table.add_row(kind, str(count), expected)
     console.print(table)
 
 

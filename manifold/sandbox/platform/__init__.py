@@ -1,4 +1,5 @@
 """The embedded platform: every server and service of Manifold on this machine, under a supervisor.
 
-It starts what no URL setting places elsewhere, restarts what fails, reports health, and ends only what it started.
+It starts all servers and services except those that a URL setting locates elsewhere, restarts those that fail, reports their
+health, and ends only processes that it has started.
 """

@@ -13,10 +13,10 @@ from manifold.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of all servers and services. URLs contain no password."""
+    """Addresses of all servers and services. The URLs contain no passwords."""
 
     mqtt: str  # for vehicles
-    mqtt_services: str  # for services and publishers; in the sandbox the same
+    mqtt_services: str  # for services and publishers; without TLS the same as `mqtt`
     redis: str
     catalog: Mapping[str, str]
     archive: str

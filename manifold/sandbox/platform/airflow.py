@@ -1,7 +1,7 @@
-"""`python -m manifold.sandbox.platform.airflow`: Airflow's own commands as one program, lean enough for two cores.
+"""`python -m manifold.sandbox.platform.airflow`: runs Airflow's components as one program, configured for two cores.
 
-Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
-and every user must log in (`airflow_users`).
+Airflow's state is under <home>/airflow: the SQLite database, the configuration file with generated keys, and task logs. Airflow
+listens on loopback only, and every user must log in (`airflow_users`).
 """
 
 import json
@@ -26,15 +26,16 @@ from manifold.settings import PREFIX, Settings, load_settings
 
 ROOT = Path(__file__).parents[3]
 HEALTH = "/api/v2/monitor/health"
-# No triggerer, which would cost 150 MB: no DAG here defers. Logs are read from the folder, not over HTTP.
 API_SERVER = "api-server"
-COMPONENTS = ((API_SERVER,), ("scheduler", "--skip-serve-logs"), ("dag-processor",))  # the one that takes longest first
+# The arguments of each component, the slowest to start first. There is no triggerer, which would take 150 MB, because no task
+# defers. The scheduler does not serve logs over HTTP, because the API server reads them from the folder.
+COMPONENTS = ((API_SERVER,), ("scheduler", "--skip-serve-logs"), ("dag-processor",))
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 STOP_S = 15
 LOOK_S = 0.2
-IDLE_SLEEP_S = 0.5  # between two iterations of an idle scheduler; a run waits for several of them
+IDLE_SLEEP_S = 0.5  # between two iterations of an idle scheduler; a run needs several iterations
 WORKERS = 2  # concurrent tasks; each idle worker takes 47 MB
-POOL = "default_pool"  # which Airflow always has; `WORKERS` bounds the jobs on Spark here
+POOL = "default_pool"  # this pool always exists; here `WORKERS` bounds the concurrent Spark jobs
 
 
 def url(settings: Settings) -> str:
@@ -43,37 +44,42 @@ def url(settings: Settings) -> str:
 
 
 def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of Airflow and its tasks; the caller's other AIRFLOW variables are dropped."""
+    """Return the environment of Airflow and its tasks: the inherited variables without those of Airflow, and our own."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
     tools = str(Path(sys.executable).parent)
-    kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
-    spark = {"conn_type": kind, "host": settings.spark_master}
-    token = api_tokens.token_of_airflow(settings)
-    api = {"conn_type": "http", "host": settings.api, "password": token}
-    return (
-        kept
-        | ({"AIRFLOW_CONN_MANIFOLD_API": json.dumps(api)} if token else {})
-        | {
-            "AIRFLOW_HOME": str(settings.home / "airflow"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-            **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
-            f"{PREFIX}SPARK_POOL": POOL,
-            "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
-            "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
-            "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
-            "SPARK_LOCAL_IP": settings.loopback,
-            "GX_ANALYTICS_ENABLED": "false",
-        }
-    )
+    spark_kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
+    spark_connection = {"conn_type": spark_kind, "host": settings.spark_master}
+    variables = {
+        "AIRFLOW_HOME": str(settings.home / "airflow"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_connection),
+        **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
+        f"{PREFIX}SPARK_POOL": POOL,
+        "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
+        "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
+        "SPARK_LOCAL_IP": settings.loopback,
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+    if token := api_tokens.token_of_airflow(settings):
+        api_connection = {"conn_type": "http", "host": settings.api, "password": token}
+        variables["AIRFLOW_CONN_MANIFOLD_API"] = json.dumps(api_connection)
+    return kept | variables
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    """Airflow's options, each as SECTION__NAME."""
-    address, certificate = url(settings), settings.http_tls_files.certificate
-    shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
+    """Return Airflow's options, by SECTION__NAME."""
+    address = url(settings)
+    tls_options = {}
+    if certificate := settings.http_tls_files.certificate:
+        # The CA file is for tasks, which connect to the API server.
+        tls_options = {
+            "API__SSL_CERT": certificate,
+            "API__SSL_KEY": certificate,
+            "API__SSL_CA_FILE": settings.tls_files("").ca,
+        }
     return {
-        **{f"API__SSL_{name}": file for name, file in shown.items()},  # also trusted by tasks, which connect to it
+        **tls_options,
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "CORE__LOAD_EXAMPLES": "False",
@@ -93,7 +99,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # detects interrupted tasks soon after a restart
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",  # a file that has changed is read at once
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",  # seconds; a changed file is parsed without this wait
         "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
         "LOGGING__COLORED_CONSOLE_LOG": "False",
         "METRICS__STATSD_ON": "False",
@@ -101,33 +107,40 @@ def _options(settings: Settings) -> dict[str, str]:
 
 
 def is_healthy(settings: Settings) -> bool:
-    """Whether it can accept triggers and run tasks: database, scheduler and DAG processor report healthy."""
+    """Whether Airflow can accept triggers and run tasks: database, scheduler and DAG processor report healthy."""
     try:
         address = url(settings)
         answer = httpx.get(f"{address}{HEALTH}", timeout=2, verify=verified(settings, address))
-        parts = answer.json() if answer.status_code == httpx.codes.OK else {}
+        components = answer.json() if answer.status_code == httpx.codes.OK else {}
     except (httpx.HTTPError, OSError, ValueError):
         return False
-    return all(parts.get(part, {}).get("status") == "healthy" for part in NEEDED)
+    return all(components.get(name, {}).get("status") == "healthy" for name in NEEDED)
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT, or until a process ends on its own; end all processes, and return the exit status.
+    """Run until SIGTERM or SIGINT, or until a component ends on its own; then end all processes.
+
+    When the certificate is renewed, restart the API server, which reads its certificate only when it starts. Running tasks retry
+    their requests until it answers again.
+
+    Returns:
+        The exit status: 0 after a signal, 1 if a component has ended on its own.
 
     Raises:
         Permanent: the database or Spark's defaults cannot be created; the log above has the reason.
     """
     env = environment(settings, os.environ)
-    with _group() as stopping:
+    with _process_group() as stop_signals:
         _prepare(settings, env)
-        started = {part[0]: _start(part, env) for part in COMPONENTS}
-        shown = _renewed_at(settings)
-        while not stopping:
-            if (now := _renewed_at(settings)) and now != shown:
-                _stop(started[API_SERVER])  # it reads its certificate at start only; running tasks retry until it answers
-                started[API_SERVER] = _start((API_SERVER,), env)
-                shown = now
-            for name, process in started.items():
+        processes = {arguments[0]: _start(arguments, env) for arguments in COMPONENTS}
+        loaded_certificate_time = _certificate_time(settings)
+        while not stop_signals:
+            certificate_time = _certificate_time(settings)
+            if certificate_time and certificate_time != loaded_certificate_time:
+                _stop(processes[API_SERVER])
+                processes[API_SERVER] = _start((API_SERVER,), env)
+                loaded_certificate_time = certificate_time
+            for name, process in processes.items():
                 if (status := process.poll()) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; see its log above\n")
                     return 1
@@ -136,9 +149,10 @@ def run(settings: Settings) -> int:
 
 
 def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
-    """Create what is missing: passwords, Spark's defaults for spark-submit, the database, the configuration file with its keys.
+    """Create missing files: passwords, Spark's defaults for spark-submit, the database, and the configuration file with its keys.
 
-    The file is written before the other commands start, because each of them would write one with keys of its own.
+    `airflow db migrate` also writes the configuration file. It must end before the components start, because each of them would
+    otherwise write a file with other keys.
     """
     airflow_users.make_up(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
@@ -163,8 +177,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _renewed_at(settings: Settings) -> int:
-    """Return when the certificate was written; 0: there is none, or it cannot be read."""
+def _certificate_time(settings: Settings) -> int:
+    """Return the modification time of the HTTP certificate in ns; 0 if there is none, or it cannot be read."""
     try:
         certificate = settings.http_tls_files.certificate
         return written_at(certificate) if certificate else 0
@@ -173,22 +187,27 @@ def _renewed_at(settings: Settings) -> int:
 
 
 @contextmanager
-def _group() -> Iterator[list[int]]:
-    """Lead a process group that ends with the block; yields a list that receives the number of a stop signal."""
-    if os.getpgrp() != os.getpid() and os.getsid(0) != os.getpid():
+def _process_group() -> Iterator[list[int]]:
+    """Make this process lead a process group while the block runs, and end all its descendants afterwards.
+
+    Yields a list to which the number of each received SIGTERM or SIGINT is appended.
+    """
+    is_leader = os.getpgrp() == os.getpid() or os.getsid(0) == os.getpid()
+    if not is_leader:
         os.setpgid(0, 0)
-    asked: list[int] = []
+    received: list[int] = []
 
-    def note(number: int, _: FrameType | None) -> None:
-        asked.append(number)
+    def handle(signal_number: int, _: FrameType | None) -> None:
+        received.append(signal_number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    former_handlers = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield asked
+        yield received
     finally:
-        # Tasks and their Spark run in sessions of their own, so signalling the group alone would leave them behind.
-        end([process for process in family(Record.of_this_process()) if process.pid != os.getpid()], STOP_S)
-        for number, handler in before.items():
+        # A signal to the group would not reach tasks and their Spark, which run in sessions of their own.
+        others = [process for process in family(Record.of_this_process()) if process.pid != os.getpid()]
+        end(others, STOP_S)
+        for number, handler in former_handlers.items():
             signal.signal(number, handler)
 
 

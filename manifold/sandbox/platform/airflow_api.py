@@ -16,9 +16,10 @@ LOOK_S = 0.5
 
 
 class AirflowApi:
-    """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080; `verify` is httpx's.
+    """A client of one Airflow, and a context manager.
 
-    It logs in as `user` on the first request, and again when the token has expired.
+    `base` is Airflow's URL, such as http://127.0.0.1:8080; `verify` is passed to httpx. The client logs in as `user` on its first
+    request, and again when its token has expired.
     """
 
     def __init__(
@@ -36,14 +37,14 @@ class AirflowApi:
         self._client.close()
 
     def knows(self, dag_id: str) -> bool:
-        """Whether the DAG is parsed and can be triggered; shortly after a first start it is not."""
-        return self._ask("GET", f"/dags/{quote(dag_id)}", missing_is_none=True) is not None
+        """Whether Airflow has parsed the DAG, so that it can be triggered. Shortly after a first start it has not."""
+        return self._request("GET", f"/dags/{quote(dag_id)}", missing_is_none=True) is not None
 
     def wait_known(self, dag_id: str, *, within_s: float) -> None:
-        """Wait until the DAG is parsed.
+        """Wait until Airflow has parsed the DAG.
 
         Raises:
-            Retryable: it was not parsed within `within_s` seconds.
+            Retryable: the DAG was not parsed within `within_s` seconds.
         """
         poll = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
         try:
@@ -52,13 +53,13 @@ class AirflowApi:
             raise Retryable(f"Airflow at {self._base} has not read {dag_id} within {within_s:g} s; see its log") from exc
 
     def trigger_dag(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a run without a logical date; return its id. `conf` contains the DAG's params.
+        """Start a run without a logical date, and return its id. `conf` contains the DAG's params.
 
         Raises:
-            Permanent: there is no such DAG, or it refuses the params.
+            Permanent: there is no such DAG, or the params are invalid.
             Retryable: Airflow does not answer.
         """
-        answer = self._ask("POST", f"/dags/{quote(dag_id)}/dagRuns", json={"logical_date": None, "conf": dict(conf or {})})
+        answer = self._request("POST", f"/dags/{quote(dag_id)}/dagRuns", json={"logical_date": None, "conf": dict(conf or {})})
         return str(answer["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -66,19 +67,19 @@ class AirflowApi:
         return str(self.run(dag_id, run_id)["state"])
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """Return Airflow's record of a run: `run_after` (when it was due), `start_date`, `end_date` and more."""
-        found: dict[str, Any] = self._ask("GET", _run(dag_id, run_id))
-        return found
+        """Return Airflow's record of a run, with `run_after` (when the run was due), `start_date`, `end_date` and more."""
+        record: dict[str, Any] = self._request("GET", _run_path(dag_id, run_id))
+        return record
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """Return the record of the last attempt at a task: `queued_when`, `start_date`, `end_date` and more."""
+        """Return Airflow's record of the last attempt at a task, with `queued_when`, `start_date`, `end_date` and more."""
         return next(task for task in self._tasks(dag_id, run_id) if task["task_id"] == task_id)
 
     def wait(self, dag_id: str, run_id: str, *, within_s: float) -> str:
         """Wait until the run ends; return `success` or `failed`.
 
         Raises:
-            Retryable: it has not ended within `within_s` seconds.
+            Retryable: the run has not ended within `within_s` seconds.
         """
         poll = Retrying(
             retry=retry_if_result(lambda state: state not in ENDED), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s)
@@ -91,24 +92,31 @@ class AirflowApi:
             ) from exc
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Return the state of each task of a run, by task id; None: no state yet."""
+        """Return the state of each task of a run, by task id; None for a task that has no state yet."""
         return {task["task_id"]: task["state"] for task in self._tasks(dag_id, run_id)}
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """Return the result of a task."""
-        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
-        return self._ask("GET", f"{path}?deserialize=true")["value"]
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
+        return self._request("GET", f"{path}?deserialize=true")["value"]
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """Return the log of one attempt at a task, one line per record."""
-        answer = self._ask("GET", f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{attempt}")
-        return "\n".join(line if isinstance(line, str) else str(line.get("event", "")) for line in answer["content"])
+        answer = self._request("GET", f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{attempt}")
+        return "\n".join(_log_line(record) for record in answer["content"])
 
     def _tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("GET", f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
-        return found
+        answer = self._request("GET", f"{_run_path(dag_id, run_id)}/taskInstances")
+        records: list[dict[str, Any]] = answer["task_instances"]
+        return records
 
-    def _ask(self, method: str, path: str, *, missing_is_none: bool = False, **body: Any) -> Any:
+    def _request(self, method: str, path: str, *, missing_is_none: bool = False, **body: Any) -> Any:
+        """Send a request, logged in, and return the parsed JSON. With `missing_is_none`, return None on 404.
+
+        Raises:
+            Retryable: Airflow does not answer, or has an internal error.
+            Permanent: Airflow refuses the request, or the login.
+        """
         try:
             answer = self._send(method, path, **body)
             if answer.status_code == httpx.codes.UNAUTHORIZED:  # no token yet, or it has expired
@@ -131,15 +139,22 @@ class AirflowApi:
         self._token = str(answer.raise_for_status().json()["access_token"])
 
     def _send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         return self._client.request(method, f"/api/v2{path}", headers=headers, **body)
 
 
-def _run(dag_id: str, run_id: str) -> str:
+def _run_path(dag_id: str, run_id: str) -> str:
     return f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
 
+def _log_line(record: str | dict[str, Any]) -> str:
+    return record if isinstance(record, str) else str(record.get("event", ""))
+
+
 def _reason(answer: httpx.Response) -> str:
+    """Return Airflow's reason for an error; if it gives none, the beginning of its answer."""
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):

@@ -12,11 +12,15 @@ CONNECT: dict[str, Any] = {"timeout": 30}  # seconds that a writer waits for ano
 
 @event.listens_for(Engine, "savepoint")
 def begin_before_the_savepoint(connection: Connection, _: str) -> None:
-    """Begin a write transaction before a savepoint.
+    """Begin a write transaction before a savepoint, unless one has begun.
 
-    Python's driver begins a transaction only before an INSERT and the like. An earlier savepoint is a transaction of its own, and
-    its release commits: others saw a backfill's runs one by one, and when it failed and rolled back, the scheduler, which had
-    picked one up, crashed. It also began as a reader, which SQLite does not allow to write after another writer.
+    Python's driver begins a transaction only before an INSERT, UPDATE, DELETE or REPLACE. Without one, a savepoint is a
+    transaction of its own, which has two effects. Its release commits: the runs of a backfill became visible one by one, and when
+    the backfill failed and was rolled back, the scheduler crashed, because it had already picked one up. And it begins as a read
+    transaction, in which SQLite allows no writes once another process has written.
     """
-    if connection.dialect.name == "sqlite" and not getattr(connection.connection.driver_connection, "in_transaction", True):
+    if connection.dialect.name != "sqlite":
+        return
+    driver_connection = connection.connection.driver_connection
+    if not getattr(driver_connection, "in_transaction", True):
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,6 +1,6 @@
 """Users of the embedded Airflow: one for each role of its simple auth manager, with passwords generated at the first start.
 
-Compose and Terraform have the same three. Airflow reads the passwords from a JSON file in the secrets folder.
+Compose and Terraform configure the same three users. Airflow reads the passwords from a JSON file in the secrets folder.
 """
 
 import json
@@ -16,7 +16,7 @@ from manifold.settings import Settings
 ADMIN, OPERATOR, VIEWER = "admin", "operator", "viewer"
 ROLES = {ADMIN: "admin", OPERATOR: "op", VIEWER: "viewer"}  # role by user, as in Airflow's setting
 FILE = "airflow_passwords.json"
-_BYTES = 18
+_PASSWORD_BYTES = 18
 
 
 def users() -> str:
@@ -31,7 +31,11 @@ def passwords_file(settings: Settings) -> Path:
 
 def make_up(settings: Settings) -> None:
     """Generate a password for each user, if there is no file yet."""
-    secret_files.get_or_create(settings.home, FILE, lambda: json.dumps({user: secrets.token_urlsafe(_BYTES) for user in ROLES}))
+
+    def new_passwords() -> str:
+        return json.dumps({user: secrets.token_urlsafe(_PASSWORD_BYTES) for user in ROLES})
+
+    secret_files.get_or_create(settings.home, FILE, new_passwords)
 
 
 def password_of(settings: Settings, user: str) -> str:
@@ -41,7 +45,8 @@ def password_of(settings: Settings, user: str) -> str:
         Permanent: there is no password file, or it is malformed.
     """
     try:
-        return str(json.loads(secret_files.read(settings.home, FILE) or "{}")[user])
+        passwords = json.loads(secret_files.read(settings.home, FILE) or "{}")
+        return str(passwords[user])
     except (ValueError, KeyError, TypeError) as exc:
         file = passwords_file(settings)
         raise Permanent(

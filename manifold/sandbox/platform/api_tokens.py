@@ -1,4 +1,7 @@
-"""The named token with which the embedded Airflow orders campaigns for its users, and the API's file that has its digest."""
+"""The named token with which the embedded Airflow gives orders to campaigns for its users.
+
+The token has a file of its own; the API's file of named tokens has its digest.
+"""
 
 import hashlib
 
@@ -10,11 +13,11 @@ NAME, RIGHTS = "airflow", "read,approve,brake,delegate"
 
 
 def make_up(settings: Settings) -> None:
-    """Generate the token and the API's file, unless they exist, or settings name others.
+    """Generate the token and the API's file, unless they exist, settings name another token or API, or Airflow is not started.
 
-    A file that exists is left alone: people have lines in it, and a line that was taken out stays out.
+    An existing file is left alone: it may have other lines, and a line that somebody has removed must not come back.
     """
-    if not settings.with_airflow or settings.api_url or settings.api_tokens_file or settings.api_token.get_secret_value():
+    if not settings.with_airflow or _is_configured_elsewhere(settings):
         return
     token = secret_files.get_or_create(settings.home, AIRFLOW_TOKEN)
     digest = hashlib.sha256(token.encode()).hexdigest()
@@ -22,7 +25,11 @@ def make_up(settings: Settings) -> None:
 
 
 def token_of_airflow(settings: Settings) -> str:
-    """Return the generated token; empty if settings name another, or none was generated."""
-    if settings.api_url or settings.api_tokens_file or settings.api_token.get_secret_value():
+    """Return the generated token; empty if none was generated, or settings name another token or API."""
+    if _is_configured_elsewhere(settings):
         return ""
     return secret_files.read(settings.home, AIRFLOW_TOKEN)
+
+
+def _is_configured_elsewhere(settings: Settings) -> bool:
+    return bool(settings.api_url or settings.api_tokens_file or settings.api_token.get_secret_value())

@@ -1,6 +1,7 @@
-"""The first start of a fresh home: creates the tables, and marks the empty queues as loaded, as no entry can be missing.
+"""The first start of a fresh home: creates the tables, and marks the queues as loaded.
 
-The queues also have no ended entries to forget, so that a first run starts no Spark for that.
+Empty queues are complete if nothing was ever recorded. They have no ended entries to prune either, so the first pipeline run need
+not start Spark for that.
 """
 
 from threading import Event
@@ -22,48 +23,56 @@ from manifold.settings import Settings
 
 
 def nothing_recorded(settings: Settings) -> bool:
-    """Whether archive and journal are empty. Call it before the recorder starts."""
-    journals = settings.home / "journal"
-    return not any(journals.glob("*/*.journal")) and not _has_segments(settings.archive)
+    """Whether archive and journals are empty. Call it before the recorder starts."""
+    has_journal = any((settings.home / "journal").glob("*/*.journal"))
+    return not has_journal and not _has_segments(settings.archive)
 
 
 def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
-    """Create missing tables. In a `fresh` home with empty tables, mark the queues as loaded.
+    """Create missing tables. In a `fresh` home, where nothing was recorded, mark the queues as loaded if all tables are empty.
 
     Waits for Redis until `given_up` is set.
 
     Raises:
-        redis.RedisError: Redis did not answer until then.
+        redis.RedisError: Redis had not answered when `given_up` was set.
     """
     catalog = open_catalog(settings)
     ensure_tables(catalog)
-    if fresh and _empty(catalog):
-        patient = Retrying(
+    if fresh and _are_tables_empty(catalog):
+        retry = Retrying(
             retry=retry_if_exception_type(redis.RedisError),
             wait=wait_fixed(0.2),
             stop=stop_when_event_set(given_up),
             reraise=True,
         )
-        patient(_mark_loaded, settings, catalog.load_table(OUTCOMES.identifier).current_snapshot())
+        outcomes = catalog.load_table(OUTCOMES.identifier).current_snapshot()
+        retry(_mark_loaded, settings, outcomes)
 
 
 def _has_segments(archive: str) -> bool:
     system, root = fs.FileSystem.from_uri(archive)
     for stream in Stream:
         selector = fs.FileSelector(f"{root}/{stream}", allow_not_found=True, recursive=True)
-        if any(info.is_file and not info.base_name.startswith(".") for info in system.get_file_info(selector)):
-            return True
+        for info in system.get_file_info(selector):
+            if info.is_file and not info.base_name.startswith("."):
+                return True
     return False
 
 
-def _empty(catalog: Catalog) -> bool:
+def _are_tables_empty(catalog: Catalog) -> bool:
     snapshots = (catalog.load_table(table.identifier).current_snapshot() for table in TABLES)
-    return all(s is None or s.summary is None or (s.summary["total-records"] or "0") == "0" for s in snapshots)
+    return all(snapshot is None or _is_empty(snapshot) for snapshot in snapshots)
+
+
+def _is_empty(snapshot: Snapshot) -> bool:
+    return snapshot.summary is None or (snapshot.summary["total-records"] or "0") == "0"
 
 
 def _mark_loaded(settings: Settings, outcomes: Snapshot | None) -> None:
+    """Mark the queues as loaded, and the outcomes table, which is empty, as pruned up to this snapshot (None: it has none)."""
+    _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis) as client:
-        if outcomes is not None:  # an empty table, of which nothing is left to prune
+        if outcomes is not None:
             client.set(keys.DONE_PRUNED, outcomes.snapshot_id, nx=True)
-        for mark in keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1]):
+        for mark in keys.loaded_marks(of_cluster=is_cluster):
             client.set(mark, wall_clock_ms(), nx=True)

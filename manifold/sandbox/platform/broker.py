@@ -25,8 +25,10 @@ from manifold.settings.embedded_broker import (
     outer_socket,
 )
 
-QUEUED_MAX = 1_000_000  # one limit for all clients: vehicles need few; a service that is away for a minute needs 100,000
-AUTOSAVE_S = 5
+# Messages that the broker queues for one client. A vehicle needs few, but a service that is offline for a minute needs 100,000,
+# and Mosquitto has one limit for all clients.
+QUEUED_MAX = 1_000_000
+AUTOSAVE_S = 5  # between two saves of sessions and messages to disk
 
 
 def command(settings: Settings) -> list[str]:
@@ -53,7 +55,7 @@ def write_config(settings: Settings) -> Path:
 
 
 def _config(settings: Settings, outer_acl: Path, inner_acl: Path) -> str:
-    """The broker's configuration file."""
+    """Return the text of the broker's configuration file."""
     return f"""\
 # Written by Manifold at each start; edits are lost.
 {"user root" if os.geteuid() == 0 else "# user: the one that starts it"}
@@ -97,42 +99,65 @@ acl_file {inner_acl}
 
 def outer_access(settings: Settings) -> str:
     """Return the ACL file of the listener for vehicles and Manifold's services."""
-    publisher = settings.mqtt_username_publisher
-    hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
-    speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", f"write {topics.ecq_filter('+')}"]
-    speaks += [f"deny {name}" for name in _ECQ_IN]
-    takes = [f"read {name}" for name in (*topics.RECORDER_FILTERS, topics.response_filter(settings.topic_prefix))]
-    rights: list[tuple[str, Iterable[str]]] = [
-        (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
-        (settings.mqtt_username_dispatcher, (*hears, *speaks)),
+    prefix, receipt_prefix = settings.topic_prefix, settings.receipt_prefix
+    recorder_filters = (*topics.RECORDER_FILTERS, topics.response_filter(prefix))
+    rights_by_user: list[tuple[str, Iterable[str]]] = [
+        (
+            settings.mqtt_username_recorder,
+            (*(f"read {topic_filter}" for topic_filter in recorder_filters), f"write {receipt_prefix}#"),
+        ),
+        (
+            settings.mqtt_username_dispatcher,
+            (
+                f"read {topics.EVENTS}/#",
+                f"read {topics.ONLINE_FILTER}",
+                f"read {topics.HEARTBEAT_FILTER}",
+                f"write {topics.request_topic(prefix, '+', '+')}",
+                f"write {topics.ecq_filter('+')}",
+                *(f"deny {topic_filter}" for topic_filter in _ECQ_COMMAND_FILTERS),
+            ),
+        ),
     ]
-    for user, also in (
+    for user, extra_topic in (
         (settings.mqtt_username_campaigns, topics.RELEASE),
         (settings.mqtt_username_api, topics.ecq_rewind_topic("+")),
     ):
-        rights.append((user, (f"write {topics.CAMPAIGN}", f"write {also}", f"read {settings.receipt_prefix}{user}/#")))
-    rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
-    if not publisher.startswith(PUBLISHER_PREFIX):
-        rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))
-    users = [line for user, own in rights for line in (f"user {user}", *(f"topic {right}" for right in own))]
-    return "\n".join([*users, *_vehicle(settings)]) + "\n"
+        rights = (f"write {topics.CAMPAIGN}", f"write {extra_topic}", f"read {receipt_prefix}{user}/#")
+        rights_by_user.append((user, rights))
+    rights_by_user.append((LISTENER, (f"read {prefix}/+/proxy/response/#", "read ecp/#")))
+    publisher = settings.mqtt_username_publisher
+    if not publisher.startswith(PUBLISHER_PREFIX):  # otherwise it uses the inner listener
+        rights_by_user.append((publisher, (*_PUBLISHER_RIGHTS, f"read {receipt_prefix}{publisher}/#")))
+    lines = []
+    for user, user_rights in rights_by_user:
+        lines.append(f"user {user}")
+        lines += [f"topic {right}" for right in user_rights]
+    return "\n".join([*lines, *_vehicle_patterns(settings)]) + "\n"
 
 
 def inner_access(settings: Settings) -> str:
     """Return the ACL file of the listener for the tap and for platform publishers."""
     tap = [f"user {TAP_USERNAME}", f"topic write {topics.EVENTS}/#"]
-    publishers = [f"pattern {right}" for right in (*_PUBLISHER, f"read {settings.receipt_prefix}%u/#")]
-    return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
+    publishers = [f"pattern {right}" for right in (*_PUBLISHER_RIGHTS, f"read {settings.receipt_prefix}%u/#")]
+    return "\n".join([*tap, *publishers, *_vehicle_patterns(settings)]) + "\n"
 
 
-_ECQ_IN = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
-_PUBLISHED = (topics.data_topic("+"), *topics.TRIGGER_TOPICS, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
-_PUBLISHER = tuple(f"write {topic}" for topic in _PUBLISHED)
+# Topics on which compacted queues get commands; `ecq_filter('+')` covers them too.
+_ECQ_COMMAND_FILTERS = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
+_PUBLISHER_TOPICS = (topics.data_topic("+"), *topics.TRIGGER_TOPICS, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
+_PUBLISHER_RIGHTS = tuple(f"write {topic}" for topic in _PUBLISHER_TOPICS)
 
 
-def _vehicle(settings: Settings) -> list[str]:
-    """Return a vehicle's rights: its own topics only. Mosquitto denies clients whose id contains a wildcard or slash."""
-    signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
-    reads = [f"read {topics.ecq_filter('%c')}", f"read {settings.topic_prefix}/%c/#"]
-    says = [f"write {settings.topic_prefix}/%c/proxy/response/#", f"write {topics.ecq_rewind_topic('%c')}"]
-    return [f"pattern {right}" for right in (*reads, *signs, *says)]
+def _vehicle_patterns(settings: Settings) -> list[str]:
+    """Return the ACL lines with a vehicle's rights, which cover its own topics only; %c is the client id.
+
+    Mosquitto does not apply such patterns to client ids with a wildcard or a slash, so these clients have no rights.
+    """
+    rights = [
+        f"read {topics.ecq_filter('%c')}",
+        f"read {settings.topic_prefix}/%c/#",
+        *(f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign),
+        f"write {settings.topic_prefix}/%c/proxy/response/#",
+        f"write {topics.ecq_rewind_topic('%c')}",
+    ]
+    return [f"pattern {right}" for right in rights]

@@ -1,4 +1,4 @@
-"""Record of the certificates signed by a home's CAs, with their expiry, for revocation. Contains no keys."""
+"""Registry of the certificates that a home's CAs have signed, for revocation. It contains no keys."""
 
 import fcntl
 import json
@@ -15,12 +15,12 @@ from cryptography.x509.oid import NameOID
 from manifold.runtime import secret_files
 
 FILE = "issued.jsonl"  # in the secrets folder, one line per certificate, oldest first
-RETENTION = timedelta(days=30)  # after expiry
+RETENTION = timedelta(days=30)  # how long a certificate stays in the registry after its expiry
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """One certificate: common name, serial number, CA, and expiry (UTC)."""
+    """A signed certificate: common name, serial number, the CA's name, and expiry (UTC)."""
 
     name: str
     serial: int
@@ -29,36 +29,39 @@ class Issued:
 
 
 def note(home: Path, pem: bytes) -> None:
-    """Record the first certificate of `pem`.
+    """Record the first certificate in `pem`.
 
     Raises:
-        OSError: the record cannot be written.
+        OSError: the registry cannot be written.
     """
-    found = x509.load_pem_x509_certificate(pem)
-    line = {
-        "name": _common_name(found.subject),
-        "serial": f"{found.serial_number:x}",
-        "issuer": _common_name(found.issuer),
-        "ends_at": found.not_valid_after_utc.isoformat(),
+    certificate = x509.load_pem_x509_certificate(pem)
+    row = {
+        "name": _common_name(certificate.subject),
+        "serial": f"{certificate.serial_number:x}",
+        "issuer": _common_name(certificate.issuer),
+        "ends_at": certificate.not_valid_after_utc.isoformat(),
     }
-    with _locked(home) as file, os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0) as out:
-        out.write((b"\n" if _is_torn(file) else b"") + json.dumps(line).encode() + b"\n")
+    with _locked(home) as file:
+        line_break = b"\n" if _has_incomplete_line(file) else b""
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as out:
+            out.write(line_break + json.dumps(row).encode() + b"\n")
 
 
 def forget_ended(home: Path, *, now: datetime | None = None) -> int:
-    """Remove certificates that expired more than `RETENTION` before `now`; return how many.
+    """Remove the certificates that expired `RETENTION` or longer before `now` (None: the current time); return their number.
 
     Raises:
-        OSError: the record cannot be written.
+        OSError: the registry cannot be written.
     """
-    since = (now or datetime.now(UTC)) - RETENTION
+    expiry_limit = (now or datetime.now(UTC)) - RETENTION
     with _locked(home) as file:
-        rows = _lines(file)
-        kept = [line for line in rows if _row(line).ends_at > since]
+        rows = _read_rows(file)
+        kept = [row for row in rows if _issued(row).ends_at > expiry_limit]
         if len(kept) < len(rows):
             draft = file.with_name(f".{FILE}.{os.getpid()}")
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-                out.writelines(f"{json.dumps(line)}\n" for line in kept)
+                out.writelines(f"{json.dumps(row)}\n" for row in kept)
                 out.flush()
                 os.fsync(out.fileno())
             draft.replace(file)
@@ -66,19 +69,19 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
 
 
 def of_home(home: Path, *, now: datetime | None = None) -> list[Issued]:
-    """Return a home's certificates that are valid at `now`, oldest first."""
-    since = now or datetime.now(UTC)
-    return [row for row in all_of(home) if row.ends_at > since]
+    """Return the home's certificates that have not expired at `now` (None: the current time), oldest first."""
+    instant = now or datetime.now(UTC)
+    return [issued for issued in all_of(home) if issued.ends_at > instant]
 
 
 def all_of(home: Path) -> list[Issued]:
     """Return all recorded certificates, oldest first, including recently expired ones."""
-    return [_row(line) for line in _lines(secret_files.folder(home) / FILE)]
+    return [_issued(row) for row in _read_rows(secret_files.folder(home) / FILE)]
 
 
 @contextmanager
 def _locked(home: Path) -> Iterator[Path]:
-    """Lock the record and yield its path. The lock is on the folder, because the file may be replaced."""
+    """Lock the registry and yield its path. The lock is on the folder, because the file may be replaced."""
     folder = secret_files.folder(home)
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -88,24 +91,26 @@ def _locked(home: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _is_torn(file: Path) -> bool:
+def _has_incomplete_line(file: Path) -> bool:
     """Whether the last line is incomplete, because its writer was killed."""
     return file.exists() and file.read_bytes()[-1:] not in (b"", b"\n")
 
 
-def _lines(file: Path) -> list[dict[str, str]]:
-    """Return the complete lines."""
-    found = []
-    for line in file.read_text().splitlines() if file.exists() else ():
+def _read_rows(file: Path) -> list[dict[str, str]]:
+    """Return the complete lines of the file, parsed; empty if there is no file."""
+    if not file.exists():
+        return []
+    rows = []
+    for line in file.read_text().splitlines():
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except ValueError:
-            continue  # incomplete: its certificate was never issued
-    return found
+            continue  # an incomplete line, whose certificate was never issued
+    return rows
 
 
-def _row(line: dict[str, str]) -> Issued:
-    return Issued(line["name"], int(line["serial"], 16), line["issuer"], datetime.fromisoformat(line["ends_at"]))
+def _issued(row: dict[str, str]) -> Issued:
+    return Issued(row["name"], int(row["serial"], 16), row["issuer"], datetime.fromisoformat(row["ends_at"]))
 
 
 def _common_name(name: x509.Name) -> str:

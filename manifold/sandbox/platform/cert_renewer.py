@@ -12,39 +12,42 @@ from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import certificates, redis_certificates
 from manifold.settings import Settings, load_settings
 
-LOOK_S = 600.0  # between two checks; a renewal has days of time
-AGAIN_S = 5.0  # retry if Redis does not answer, or the disk is full
+LOOK_S = 600.0  # between two checks; a renewal is due days before the old certificate expires
+AGAIN_S = 5.0  # before the next try after a failure, such as a full disk or an unavailable Redis
 
 log = structlog.get_logger(__name__)
 
 
 def run(settings: Settings, stop: Event) -> None:
-    """Check periodically until `stop`; retry what fails."""
-    loaded_version = None  # of the files that Redis last loaded, as far as this process knows
+    """Renew certificates, and make Redis reload its own, periodically until `stop`; a failed step is retried soon."""
+    loaded_version = None  # version of the files that this process last made Redis load
 
     def renew() -> None:
         if done := certificates.maintain(settings):
             log.info("certificates renewed", done=done)
 
     def reload_redis() -> None:
-        """Make Redis reload its certificates if the files have changed since it loaded them, whoever wrote them.
+        """Make Redis reload its certificates if any process has changed the files since the last reload.
 
-        The first call always reloads: an earlier renewer may have been killed between writing the files and this step.
+        The first call always reloads: an earlier renewer may have been killed after it wrote the files.
         """
         nonlocal loaded_version
-        if (found := redis_certificates.version(settings)) != loaded_version:
+        version = redis_certificates.version(settings)
+        if version != loaded_version:
             redis_certificates.reload(settings)
-            loaded_version = found
+            loaded_version = version
 
+    has_own_redis = not settings.redis_url.get_secret_value()
+    steps = (renew, reload_redis) if has_own_redis else (renew,)
     while not stop.is_set():
-        pause = LOOK_S
-        for step in (renew, reload_redis) if not settings.redis_url.get_secret_value() else (renew,):
+        pause_s = LOOK_S
+        for step in steps:
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
                 log.warning("certificate renewal or reload failed", step=step.__name__, reason=str(exc))
-                pause = AGAIN_S
-        stop.wait(pause)
+                pause_s = AGAIN_S
+        stop.wait(pause_s)
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
-"""The sandbox's two CAs, removed with its home, and the certificates that they sign.
+"""The sandbox's two CAs, and the certificates that they sign.
 
-One is for servers and all clients of the MQTT port: services, publishers, vehicles. The other is for clients of Redis and
-RabbitMQ, which trust no other CA, so that a certificate for MQTT gives no access to them. The keys are in the secrets folder,
-readable by this user only. This suits a local machine only: a deployment's CA key must not be on the platform's hosts.
+One CA signs the certificates of servers, and of all MQTT clients: services, publishers and vehicles. The other CA signs those of
+the clients of Redis and RabbitMQ. These two servers trust no other CA, so that a certificate for MQTT gives no access to them.
+The keys are in the home's secrets folder, readable by this user only. This suits a local machine only: a deployment's CA key must
+not be on the platform's hosts.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ from manifold.sandbox.platform import ca_rotation, cert_registry, revocations
 from manifold.sandbox.platform.authority import (
     FRONT_DOOR,
     INNER,
-    LISTED_DAYS,
+    REVOCATION_LIST_DAYS,
     Authority,
     ca_certificate,
     ca_key,
@@ -37,12 +38,12 @@ from manifold.sandbox.platform.authority import (
 from manifold.sandbox.platform.ca_rotation import CA_DAYS, Step
 from manifold.settings import Settings
 
-LEAF_DAYS = 30.0
-RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which leaves are renewed
+LEAF_DAYS = 30.0  # lifetime of a certificate that is not a CA's
+RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which a certificate is renewed
 
 
 def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
-    """Create the CAs and an empty revocation list if missing; then do what `maintain` does."""
+    """Create missing CAs, then call `maintain`, which creates missing certificates and a missing revocation list."""
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     for ca in (FRONT_DOOR, INNER):
         secret_files.get_or_create(settings.home, ca.key, new_key_pem)
@@ -52,9 +53,12 @@ def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
 
 
 def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """Do what is due: CA rotation, certificates of tap and services, the revocation list.
+    """Do what is due: rotate CAs, and renew the certificates of tap and services and the revocation list.
 
-    Call it periodically; no restart is needed. Returns what was done; afterwards call `redis_certificates.reload`.
+    Call it periodically; no service needs a restart. If anything was done, call `redis_certificates.reload` afterwards.
+
+    Returns:
+        Descriptions of what was done, mostly names of files.
 
     Raises:
         Permanent: there is no CA.
@@ -74,35 +78,40 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
 
 
 def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
-    """Perform the next rotation step of this CA and return it; None: nothing is due."""
-    folder, revoked_now = secret_files.folder(home), revoked(home)
-    needed = {row.issuer for row in cert_registry.of_home(home, now=now) if row.serial not in revoked_now}
-    step = ca_rotation.next_step(ca_rotation.standing(folder, ca), needed, now)
+    """Perform the rotation step of this CA that is due, and return it; None if nothing is due."""
+    folder = secret_files.folder(home)
+    revoked_serials = revoked(home)
+    needed = {issued.issuer for issued in cert_registry.of_home(home, now=now) if issued.serial not in revoked_serials}
+    step = ca_rotation.next_step(ca_rotation.read_state(folder, ca), needed, now)
     match step:
         case Step.ANNOUNCE:
             ca_rotation.announce(home, ca, now)
         case Step.SUCCEED:
             ca_rotation.succeed(folder, ca)
         case Step.DROP:
-            revocations.renew(home, now)  # sign the list again, before the CA that signed it loses its trust
+            revocations.renew(home, now)  # signs the list again if the dropped CA has signed it
             ca_rotation.drop(folder, ca, needed, now)
     return step
 
 
 def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetime | None = None) -> list[str]:
-    """Reissue the certificates of tap and services that expire within `within_days`, or have another CA; return their files.
+    """Issue the certificates of tap and services anew that are missing, expire within `within_days`, or are of another CA.
+
+    Returns:
+        The names of the files that were written.
 
     Raises:
         Permanent: there is no CA.
     """
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
-    made = []
+    limit = today + timedelta(days=within_days)
+    renewed = []
     for leaf in leaves(settings):
         file = folder / leaf.file
-        if not file.exists() or not _is_valid_until(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
+        if not file.exists() or not _is_valid_until(file, limit, issuer=signer(folder, leaf.ca).subject):
             write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca, now=today))
-            made.append(leaf.file)
-    return made
+            renewed.append(leaf.file)
+    return renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,7 @@ class Leaf:
 
 
 def leaves(settings: Settings) -> list[Leaf]:
-    """Return the server certificate (tap, Redis, RabbitMQ, API), and clients' certificates for MQTT, Redis and RabbitMQ."""
+    """Return the certificate of the servers (tap, Redis, RabbitMQ, API), and those of the clients of MQTT, Redis and RabbitMQ."""
     users = (
         settings.mqtt_username_recorder,
         settings.mqtt_username_dispatcher,
@@ -133,28 +142,29 @@ def leaves(settings: Settings) -> list[Leaf]:
 
 
 def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """Describe work that is overdue by a day, a sign that the renewer does not run.
+    """Return descriptions of the work that is overdue by a day or more, which means that the renewer does not run.
 
     Raises:
         Permanent: there is no CA.
         OSError: a file cannot be read.
     """
-    home, yesterday = settings.home, (now or datetime.now(UTC)) - timedelta(days=1)
+    home = settings.home
+    yesterday = (now or datetime.now(UTC)) - timedelta(days=1)
     folder = secret_files.folder(home)
-    found = []
+    overdue_work = []
     for ca in (FRONT_DOOR, INNER):
-        standing = ca_rotation.standing(folder, ca)
-        if step := ca_rotation.next_step(standing, {name for name, _ in standing.former}, yesterday):
-            found.append(f"{ca.certificate} ends {standing.ends_at:%Y-%m-%d} ({step} is due)")
-    until = yesterday + timedelta(days=RENEWED_DAYS)
+        state = ca_rotation.read_state(folder, ca)
+        all_former = {name for name, _ in state.former}  # all count as needed, so only those that have expired are to be dropped
+        if step := ca_rotation.next_step(state, all_former, yesterday):
+            overdue_work.append(f"{ca.certificate} ends {state.ends_at:%Y-%m-%d} ({step} is due)")
     for leaf in leaves(settings):
         ends_at = x509.load_pem_x509_certificate((folder / leaf.file).read_bytes()).not_valid_after_utc
-        if ends_at < until:
-            found.append(f"{leaf.file} ends {ends_at:%Y-%m-%d}")
-    listed_until = revocations.ends_at(home)
-    if listed_until is None or listed_until - yesterday < timedelta(days=LISTED_DAYS / 2):
-        found.append(f"{REVOKED} was to be signed anew")
-    return found
+        if ends_at - yesterday < timedelta(days=RENEWED_DAYS):
+            overdue_work.append(f"{leaf.file} ends {ends_at:%Y-%m-%d}")
+    next_update = revocations.ends_at(home)
+    if next_update is None or next_update - yesterday < timedelta(days=REVOCATION_LIST_DAYS / 2):
+        overdue_work.append(f"{REVOKED} was to be signed anew")
+    return overdue_work
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
@@ -171,9 +181,10 @@ def issue(
     ca: Authority = FRONT_DOOR,
     now: datetime | None = None,
 ) -> bytes:
-    """Issue a certificate with this common name; return it and its key in PEM. With `hosts` it is a server's, else a client's.
+    """Issue a certificate with this common name, and return it with its key, in PEM.
 
-    It expires with its CA at the latest. It is recorded in `cert_registry`; its key is not stored.
+    It is a server's if there are `hosts`, else a client's. It expires after `days`, but with its CA at the latest. The
+    certificate is recorded in `cert_registry`; the key is not stored.
 
     Raises:
         Permanent: there is no CA, or the name is not a valid common name.
@@ -182,22 +193,23 @@ def issue(
     if not 0 < len(name) <= 64:
         raise Permanent(f"{name!r} has {len(name)} characters: a common name has 1 to 64")
     key = ec.generate_private_key(ec.SECP256R1())
-    made = certificate(name, key.public_key(), folder, days, ca, hosts=hosts, now=now)
-    cert_registry.note(home, made)
-    return made + pem_of(key)
+    certificate_pem = certificate(name, key.public_key(), folder, days, ca, hosts=hosts, now=now)
+    cert_registry.note(home, certificate_pem)
+    return certificate_pem + pem_of(key)
 
 
 def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -> None:
-    """Add certificates to the revocation list: the tap disconnects their clients within a second or two.
+    """Add certificates to the revocation list. The tap then disconnects their clients within a second or two.
 
-    This has no effect for the inner CA: Redis and RabbitMQ use no revocation list.
+    Certificates of the inner CA cannot be revoked, because Redis and RabbitMQ use no revocation list.
 
     Raises:
         Permanent: there is no CA.
     """
     today = now or datetime.now(UTC)
     with _locked(home):
-        revocations.write(home, dict.fromkeys(serials, today) | revocations.listed(home), today)
+        revoked_at = dict.fromkeys(serials, today) | revocations.listed(home)  # earlier revocations keep their times
+        revocations.write(home, revoked_at, today)
 
 
 def revoked(home: Path) -> frozenset[int]:
@@ -210,12 +222,13 @@ def serial_of(pem: bytes) -> int:
     return x509.load_pem_x509_certificate(pem).serial_number
 
 
-def _is_valid_until(file: Path, until: datetime, issuer: x509.Name) -> bool:
+def _is_valid_until(file: Path, limit: datetime, *, issuer: x509.Name) -> bool:
+    """Whether the file has a certificate of this issuer that expires at `limit` or later."""
     try:
-        found = x509.load_pem_x509_certificate(file.read_bytes())
-    except ValueError:  # partial file
+        leaf = x509.load_pem_x509_certificate(file.read_bytes())
+    except ValueError:  # a partial file
         return False
-    return found.not_valid_after_utc >= until and found.issuer == issuer
+    return leaf.not_valid_after_utc >= limit and leaf.issuer == issuer
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""`python -m manifold.sandbox.platform.exec_with_record <record> <command …>`: records pid and start time, then execs it.
+"""`python -m manifold.sandbox.platform.exec_with_record <file> <command …>`: records pid and start time in the file, then execs.
 
-The record is written before the program runs, so that processes left behind by a killed supervisor can be found.
+The command keeps pid and start time. So when a supervisor is killed, the processes that it leaves behind can be found.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The health of the embedded platform: queries every program and the queues' markers; read only."""
+"""The health of the embedded platform: queries every program, and whether the queues are loaded. Read only."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from manifold.settings.embedded_broker import outer_socket
 
 REBUILD_NEEDED = "rebuild needed"
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "campaigner", "airflow", "api", "rabbitmq", "epmd", "signals")
-KEEPER = "keeper"  # listed in the processes only with TLS
-_ANSWER_S = 3.0
+KEEPER = "keeper"  # the certificate renewer; `Status.processes` has it only with TLS
+_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Check:
     """Whether one program is ready to serve, and its details (JSON values)."""
 
     healthy: bool
-    reason: str = ""  # why it is not healthy
+    reason: str = ""  # why the program is not healthy; empty if it is
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -59,39 +59,40 @@ class Status:
             **self.addresses.to_json(),
             "processes": {kind: list(pids) for kind, pids in self.processes.items()},
             "queues": self.queues,
-            "health": {
-                name: {"healthy": c.healthy, "reason": c.reason, **self._state(name), **c.details}
-                for name, c in self.checks.items()
-            },
+            "health": {name: self._health_of(name, result) for name, result in self.checks.items()},
         }
 
-    def _state(self, name: str) -> dict[str, str]:
-        state = self.states.get(name)
-        return {"state": state.state} if state else {}
+    def _health_of(self, name: str, result: Check) -> dict[str, Any]:
+        program_state = self.states.get(name)
+        state = {"state": program_state.state} if program_state else {}
+        return {"healthy": result.healthy, "reason": result.reason, **state, **result.details}
 
 
 def as_started(settings: Settings) -> Settings:
-    """Return the settings with `with_airflow`, `with_signals` and `with_campaigns` as the running platform was started."""
+    """Return the settings with those values of `with_airflow`, `with_signals` and `with_campaigns` that the running platform has.
+
+    If no platform is running, returns the settings unchanged.
+    """
     layout = HomeLayout(settings.home)
     if not layout.supervisor():
         return settings
-    began = layout.started_with()
-    return settings.model_copy(
-        update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals", "with_campaigns")}
-    )
+    running = layout.started_with()
+    names = ("with_airflow", "with_signals", "with_campaigns")
+    return settings.model_copy(update={name: running.get(name, getattr(settings, name)) for name in names})
 
 
 def status(settings: Settings) -> Status:
-    """Return the platform's status, also if nothing runs. A platform started without Airflow is healthy without it."""
-    layout, settings = HomeLayout(settings.home), as_started(settings)
-    wanted = programs(settings)
+    """Return the platform's status, even if nothing is running. Programs that were not to be started do not count."""
+    layout = HomeLayout(settings.home)
+    settings = as_started(settings)
     with ThreadPoolExecutor(1) as pool:
-        queues = pool.submit(_queues, settings)
-        checks = check(wanted, settings)
+        future = pool.submit(_queues, settings)
+        checks = check(programs(settings), settings)
+    queues = future.result()
     return Status(
-        healthy=queues.result() == "loaded" and all(c.healthy for c in checks.values()),
+        healthy=queues == "loaded" and all(result.healthy for result in checks.values()),
         addresses=Addresses.of(settings),
-        queues=queues.result(),
+        queues=queues,
         processes=pids(layout),
         checks=checks,
         states=states(layout) if layout.supervisor() else {},
@@ -99,88 +100,90 @@ def status(settings: Settings) -> Status:
 
 
 def check(wanted: Sequence[Program], settings: Settings) -> dict[str, Check]:
-    """Return the health of each program, by name; checked concurrently."""
+    """Check all programs concurrently, and return the health of each, by name."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-        answers = {program.name: pool.submit(_check, program, settings) for program in wanted}
-        return {name: answer.result() for name, answer in answers.items()}
+        futures = {program.name: pool.submit(_check, program, settings) for program in wanted}
+        return {name: future.result() for name, future in futures.items()}
 
 
 def pids(layout: HomeLayout) -> dict[str, list[int]]:
-    """Return the recorded processes that are running, by kind."""
-    found: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    """Return the pids of the recorded processes that are running, by kind of program."""
+    running: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for name, record in layout.recorded().items():
         kind = name.partition("-")[0]
         if kind in (*KINDS, KEEPER) and record.process():
-            found.setdefault(kind, []).append(record.pid)
-    return found
+            running.setdefault(kind, []).append(record.pid)
+    return running
 
 
 def _check(program: Program, settings: Settings) -> Check:
-    """Check a program in the way that its kind allows: a query, its health page, its port, or whether it runs."""
+    """Check a program by its health URL; if it has none, by a query, its port, its socket, or whether its process runs."""
     if program.kind == "redis":
-        return _ask_redis(settings)
+        return _check_redis(settings)
     if program.kind == "broker" and settings.tls:
-        return _listens_at(str(outer_socket(settings)))
+        return _check_socket(str(outer_socket(settings)))
     if program.health is None and not program.ports:
-        return _runs(settings, program)
+        return _check_process(settings, program)
     if program.health is None:
-        return _listens(settings.loopback, program.ports[0].number)
+        return _check_port(settings.loopback, program.ports[0].number)
     headers = {} if program.kind == "airflow" else settings.bearer
     try:
-        trust = verified(settings, program.health)
-        answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False, verify=trust)
+        tls_context = verified(settings, program.health)
+        answer = httpx.get(program.health, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=tls_context)
         details = answer.json()
     except (httpx.HTTPError, OSError) as exc:
         return Check(False, f"no answer ({message_of(exc)})")
     except ValueError:
         return Check(False, f"{program.health} does not answer with JSON")
     if program.kind == "airflow":
-        return _airflow(answer.status_code, details)
-    details = details if isinstance(details, dict) else {}
-    healthy = answer.status_code == httpx.codes.OK
-    return Check(healthy, "" if healthy else "not ready", {name: value for name, value in details.items() if name != "healthy"})
+        return _check_airflow(answer.status_code, details)
+    is_healthy = answer.status_code == httpx.codes.OK
+    reason = "" if is_healthy else "not ready"
+    fields = details if isinstance(details, dict) else {}
+    return Check(is_healthy, reason, {name: value for name, value in fields.items() if name != "healthy"})
 
 
-def _airflow(code: int, details: Any) -> Check:
-    """Return healthy if every required component reports healthy."""
-    if code != httpx.codes.OK or not isinstance(details, dict):
-        return Check(False, f"answers {code}")
-    parts = {name: part.get("status") for name, part in details.items() if isinstance(part, dict)}
-    ill = [name for name in airflow.NEEDED if parts.get(name) != "healthy"]
-    return Check(not ill, f"not healthy: {', '.join(ill)}" if ill else "", parts)
+def _check_airflow(status_code: int, body: Any) -> Check:
+    """Judge the answer of Airflow's health URL: every component in `airflow.NEEDED` must be healthy."""
+    if status_code != httpx.codes.OK or not isinstance(body, dict):
+        return Check(False, f"answers {status_code}")
+    states = {name: component.get("status") for name, component in body.items() if isinstance(component, dict)}
+    unhealthy = [name for name in airflow.NEEDED if states.get(name) != "healthy"]
+    reason = f"not healthy: {', '.join(unhealthy)}" if unhealthy else ""
+    return Check(not unhealthy, reason, states)
 
 
-def _runs(settings: Settings, program: Program) -> Check:
+def _check_process(settings: Settings, program: Program) -> Check:
     record = HomeLayout(settings.home).recorded().get(program.name)
-    runs = record is not None and record.process() is not None
-    return Check(runs, "" if runs else "does not run")
+    is_running = record is not None and record.process() is not None
+    return Check(is_running, "" if is_running else "does not run")
 
 
-def _listens(host: str, port: int) -> Check:
+def _check_port(host: str, port: int) -> Check:
     try:
-        socket.create_connection((host, port), _ANSWER_S).close()
+        socket.create_connection((host, port), _TIMEOUT_S).close()
     except OSError as exc:
         return Check(False, f"no answer ({exc})")
     return Check(True)
 
 
-def _listens_at(path: str) -> Check:
+def _check_socket(path: str) -> Check:
     try:
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(_ANSWER_S)
+            probe.settimeout(_TIMEOUT_S)
             probe.connect(path)
     except OSError as exc:
         return Check(False, f"no answer ({exc})")
     return Check(True)
 
 
-def _redis(settings: Settings) -> redis.Redis:
-    return connect(settings.redis, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S)
+def _connect_redis(settings: Settings) -> redis.Redis:
+    return connect(settings.redis, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
 
 
-def _ask_redis(settings: Settings) -> Check:
+def _check_redis(settings: Settings) -> Check:
     try:
-        with _redis(settings) as client:
+        with _connect_redis(settings) as client:
             client.ping()
     except redis.RedisError as exc:
         return Check(False, f"no answer ({exc})")
@@ -188,9 +191,11 @@ def _ask_redis(settings: Settings) -> Check:
 
 
 def _queues(settings: Settings) -> str:
+    """Return whether the queues are loaded, as in `Status.queues`: Redis has a mark for that, a cluster several."""
     try:
-        with _redis(settings) as client:
-            marks = keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1])
+        with _connect_redis(settings) as client:
+            _, is_cluster = split_redis_url(settings.redis)
+            marks = keys.loaded_marks(of_cluster=is_cluster)
             return "loaded" if client.exists(*marks) == len(marks) else REBUILD_NEEDED
     except redis.RedisError:
         return "unknown"

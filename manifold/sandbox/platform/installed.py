@@ -5,16 +5,16 @@ import shutil
 
 from manifold.contracts.errors import Permanent
 
-SYSTEM = ("/usr/sbin", "/usr/local/sbin")
+SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin")
 
 
-def path_of(program: str, *, install: str, folders: tuple[str, ...] = SYSTEM) -> str:
-    """Return a program's path, on the PATH or else in these folders.
+def path_of(program: str, *, install: str, folders: tuple[str, ...] = SYSTEM_FOLDERS) -> str:
+    """Return a program's path. The program is looked for on the PATH, then in `folders`.
 
     Raises:
-        Permanent: it is not there; `install` names the package to install.
+        Permanent: the program is in none of these folders; `install` is the message's advice what to install.
     """
-    found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
-    if found is None:
+    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
+    if path is None:
         raise Permanent(f"{program} is not on the PATH; install {install}")
-    return found
+    return path

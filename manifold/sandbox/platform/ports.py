@@ -1,4 +1,4 @@
-"""Check before the start that every port is free and name the owner of one that is not; find ports for another platform."""
+"""Checks before the start that every port is free, names the process that uses one, and finds free ports for another platform."""
 
 import errno
 import socket
@@ -11,8 +11,9 @@ import psutil
 from manifold.contracts.errors import Permanent
 from manifold.settings import PREFIX
 
-# Ports in a row for each setting: a second dispatcher, and RabbitMQ's epmd and distribution, use the ports that follow the first.
-_IN_A_ROW = {
+# Number of consecutive ports for each setting. The second dispatcher, and RabbitMQ's epmd and Erlang distribution, use the ports
+# after the first.
+_PORT_COUNTS = {
     **dict.fromkeys(("mqtt_port", "broker_port", "tap_port", "redis_port", "recorder_port", "api_port", "airflow_port"), 1),
     "signals_port": 1,
     "campaigner_port": 1,
@@ -27,12 +28,12 @@ class Port:
 
     setting: str
     number: int
-    offset: int = 0  # from the setting's value: replicas use the ports after the first
+    offset: int = 0  # difference from the setting's value, which is the number of the replica
 
     def remedy(self) -> str:
-        """Return advice to choose another port, with the setting's name."""
-        several = f" (this is the port of replica {self.offset})" if self.offset else ""
-        return f"choose another port: {PREFIX}{self.setting.upper()}=…{several}"
+        """Return the advice to choose another port, with the setting's name."""
+        replica = f" (this is the port of replica {self.offset})" if self.offset else ""
+        return f"choose another port: {PREFIX}{self.setting.upper()}=…{replica}"
 
 
 def require_free(host: str, ports: Iterable[Port]) -> None:
@@ -42,9 +43,10 @@ def require_free(host: str, ports: Iterable[Port]) -> None:
         Permanent: some are in use; the message names all of them, their processes, and the settings to change.
     """
     problems: list[str] = []
-    taken: dict[int, Port] = {}
+    port_by_number: dict[int, Port] = {}
     for port in ports:
-        if (other := taken.setdefault(port.number, port)) is not port:
+        other = port_by_number.setdefault(port.number, port)
+        if other is not port:
             problems.append(f"port {port.number} is configured twice, by {other.setting} and {port.setting}; {port.remedy()}")
         elif not is_free(host, port.number):
             problems.append(f"port {port.number} is in use by {user_of(port.number)}; end that, or {port.remedy()}")
@@ -53,10 +55,14 @@ def require_free(host: str, ports: Iterable[Port]) -> None:
 
 
 def is_free(host: str, number: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on this port now.
+
+    Raises:
+        Permanent: it cannot listen for another reason than that the port is in use.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like servers do: ignore connections in TIME_WAIT
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, to ignore connections in TIME_WAIT
         try:
             probe.bind((host, number))
         except OSError as exc:
@@ -67,15 +73,11 @@ def is_free(host: str, number: int) -> bool:
 
 
 def user_of(number: int) -> str:
-    """Return name and pid of the process that listens on this port, if the system reveals it."""
+    """Return name and pid of the process that listens on this port; `another process` if the system does not reveal it."""
     try:
         for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and connection.pid
-                and connection.laddr
-                and connection.laddr.port == number
-            ):
+            is_listening = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == number
+            if is_listening and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except (psutil.AccessDenied, psutil.NoSuchProcess):
         pass
@@ -84,15 +86,16 @@ def user_of(number: int) -> str:
 
 def free_ports() -> dict[str, int]:
     """Return a free loopback port for every port setting, for a platform that runs beside another one."""
-    with ExitStack() as held:
-        return {setting: _free(held, count) for setting, count in _IN_A_ROW.items()}
+    with ExitStack() as sockets:  # listens on all ports until every one is found, so that none is found twice
+        return {setting: _first_free_port(sockets, count) for setting, count in _PORT_COUNTS.items()}
 
 
-def _free(held: ExitStack, count: int) -> int:
-    """Hold `count` free ports in a row until the stack closes; return the first."""
+def _first_free_port(sockets: ExitStack, count: int) -> int:
+    """Find `count` consecutive free ports, and listen on them until the stack closes; return the first."""
     while True:
-        with suppress(OSError, OverflowError):
-            first: int = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        with suppress(OSError, OverflowError):  # a following port is in use, or beyond 65535: try again
+            server = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+            first: int = server.getsockname()[1]
             for number in range(first + 1, first + count):
-                held.enter_context(socket.create_server(("127.0.0.1", number)))
+                sockets.enter_context(socket.create_server(("127.0.0.1", number)))
             return first

@@ -1,4 +1,4 @@
-"""Records of started processes, with pid and start time, so that no other process is ever ended."""
+"""Records of started processes, with pid and start time, so that no process of anybody else is ever ended."""
 
 import json
 import os
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import psutil
 
-SAME_BIRTH_S = 0.5  # the system reports start times in hundredths of a second
+START_TIME_TOLERANCE_S = 0.5  # start times that differ by less are the same: the system reports them in hundredths of a second
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Identifies a process uniquely: pids are reused, but not with the same start time."""
+    """Identifies a process: a pid may be reused, but not with the same start time."""
 
     pid: int
-    born: float  # Unix seconds
+    born: float  # start time, Unix seconds
 
     @classmethod
     def of_this_process(cls) -> "Record":
@@ -28,7 +28,7 @@ class Record:
 
     @classmethod
     def of(cls, pid: int) -> "Record | None":
-        """Return the record of the process that has this pid now; None if there is none."""
+        """Return the record of the process that has this pid now; None if there is no such process."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
         except psutil.NoSuchProcess:
@@ -36,7 +36,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> "Record | None":
-        """Read the record in `file`; None if there is none, or it is malformed."""
+        """Read the record in `file`; None if there is no file, or it is malformed."""
         try:
             fields = json.loads(file.read_text())
             return cls(int(fields["pid"]), float(fields["born"]))
@@ -53,35 +53,37 @@ class Record:
         """Return the process if it is running; zombies do not count."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.born) < SAME_BIRTH_S
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+            is_same = abs(process.create_time() - self.born) < START_TIME_TOLERANCE_S
+            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None
 
 
 def family(record: Record) -> list[psutil.Process]:
-    """Return the running members of the recorded process's family: itself, its descendants, and its process group.
+    """Return the running processes of the recorded process's family: itself, its descendants, and its process group.
 
-    A pid is not reused while it is the id of a non-empty process group. So if the leader is gone, its group can still be
-    identified, unless a process that started later leads a group with that number.
+    The group can be identified even if the recorded process, its leader, has ended: the system does not reuse the id of a group
+    that still has members. If another process has the pid, the group is empty, and so is the result.
     """
     leader = record.process()
-    found = {leader.pid: leader} if leader else {}
-    if leader is None and psutil.pid_exists(record.pid) and Record.of(record.pid) and not _is_zombie(record.pid):
-        return []  # the pid was reused
+    members = {leader.pid: leader} if leader else {}
+    is_pid_in_use = psutil.pid_exists(record.pid) and Record.of(record.pid) is not None and not _is_zombie(record.pid)
+    if leader is None and is_pid_in_use:
+        return []
     for process in psutil.process_iter():
         try:
-            if os.getpgid(process.pid) == record.pid and process.create_time() >= record.born - SAME_BIRTH_S:
-                found[process.pid] = process
+            is_in_group = os.getpgid(process.pid) == record.pid
+            if is_in_group and process.create_time() >= record.born - START_TIME_TOLERANCE_S:
+                members[process.pid] = process
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             continue
-    for process in list(found.values()):
-        found |= {child.pid: child for child in _descendants(process)}
-    return [process for process in found.values() if runs(process)]
+    for process in list(members.values()):
+        members |= {descendant.pid: descendant for descendant in _descendants(process)}
+    return [process for process in members.values() if runs(process)]
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether this process is running; zombies do not count."""
+    """Whether the process is running; zombies do not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -89,25 +91,25 @@ def runs(process: psutil.Process) -> bool:
 
 
 def wait_gone(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Wait until all have ended; return those still running after `within_s` seconds.
+    """Wait until all processes have ended; return those still running after `within_s` seconds.
 
-    psutil's own wait counts an unreaped zombie as running.
+    `psutil.wait_procs` would not do, because it takes a zombie for a running process.
     """
     deadline = time.monotonic() + within_s
-    left = [process for process in processes if runs(process)]
-    while left and time.monotonic() < deadline:
+    running = [process for process in processes if runs(process)]
+    while running and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        left = [process for process in left if runs(process)]
-    return left
+        running = [process for process in running if runs(process)]
+    return running
 
 
 def end(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Send SIGTERM, after `within_s` seconds SIGKILL; return the processes that survive even that."""
-    every = list(processes)
-    _send(every, signal.SIGTERM)
-    left = wait_gone(every, within_s)
-    _send(left, signal.SIGKILL)
-    return wait_gone(left, 5)
+    """Send SIGTERM, and SIGKILL to processes that still run after `within_s` seconds; return those that survive both."""
+    all_processes = list(processes)
+    _send(all_processes, signal.SIGTERM)
+    running = wait_gone(all_processes, within_s)
+    _send(running, signal.SIGKILL)
+    return wait_gone(running, within_s=5)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
@@ -124,9 +126,9 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+def _send(processes: Iterable[psutil.Process], signal_number: signal.Signals) -> None:
     for process in processes:
         try:
-            process.send_signal(number)  # psutil verifies that the pid was not reused
+            process.send_signal(signal_number)  # psutil verifies that the pid was not reused
         except psutil.NoSuchProcess:
             continue

@@ -1,4 +1,4 @@
-"""The programs of the embedded platform: how they start, where they listen, and when they are healthy."""
+"""The programs of the embedded platform: their commands, ports and health checks."""
 
 import os
 import sys
@@ -15,35 +15,37 @@ from manifold.sandbox.platform.installed import path_of
 from manifold.sandbox.platform.ports import Port
 from manifold.settings import PREFIX, Settings
 
-SERVERS, SERVICES = "servers", "services"  # services are stopped first, because they need the servers to shut down cleanly
+SERVERS, SERVICES = "servers", "services"  # groups; services are stopped first, because they need the servers to stop cleanly
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program under the supervisor. `kind` is its key in the status; `name` also distinguishes replicas."""
+    """One program under the supervisor. Replicas of a program have the same `kind`, but different names."""
 
     name: str
     kind: str
     group: str
     ports: tuple[Port, ...]
     stop_s: int  # grace period after SIGTERM
-    health: str | None = None  # URL that answers 200 if healthy; None: checked by connecting, or by its process
+    health: str | None = None  # URL that answers 200 if healthy; None: connect to the port, or look whether the process runs
 
     @property
     def log_name(self) -> str:
-        """Its file in the log folder."""
+        """Name of the program's file in the log folder."""
         return f"{self.name}.log"
 
 
 def programs(settings: Settings) -> list[Program]:
-    """Return the programs for these settings. A server that a URL setting places elsewhere is not started here."""
+    """Return the programs to start with these settings. Servers that a URL setting locates elsewhere are not among them."""
     found = []
     if not settings.mqtt_url:
-        of_broker = () if settings.tls else (Port("broker_port", settings.broker_port),)  # with TLS it listens on a socket only
-        found.append(Program("broker", "broker", SERVERS, of_broker, 10))
-        ports = [Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port)]
-        ports += [Port("mqtt_services_port", settings.mqtt_services_port)] if settings.tls else []
-        found.append(Program("tap", "tap", SERVERS, tuple(ports), 10, _healthz(settings, settings.tap_port)))
+        # With TLS the broker listens on sockets only, and services have a port of their own.
+        broker_ports = () if settings.tls else (Port("broker_port", settings.broker_port),)
+        found.append(Program("broker", "broker", SERVERS, broker_ports, 10))
+        tap_ports = [Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port)]
+        if settings.tls:
+            tap_ports.append(Port("mqtt_services_port", settings.mqtt_services_port))
+        found.append(Program("tap", "tap", SERVERS, tuple(tap_ports), 10, _healthz(settings, settings.tap_port)))
     if not settings.redis_url.get_secret_value():
         found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
     if settings.tls:
@@ -69,14 +71,19 @@ def programs(settings: Settings) -> list[Program]:
 
 
 def _signals(settings: Settings) -> list[Program]:
-    """Return the AMQP door, and RabbitMQ with epmd unless a setting places it elsewhere; empty if it is not installed."""
+    """Return the AMQP door, and unless a URL setting locates RabbitMQ elsewhere, RabbitMQ and its epmd.
+
+    Empty if RabbitMQ would have to be started, but is not installed.
+    """
     found = []
     if not settings.signals_amqp_url.get_secret_value():
         if rabbitmq.server_script() is None:
             return []
-        of_erlang = Port("amqp_port", rabbitmq.epmd_port(settings)), Port("amqp_port", rabbitmq.distribution_port(settings))
-        found.append(Program("epmd", "epmd", SERVERS, of_erlang[:1], 5))
-        found.append(Program("rabbitmq", "rabbitmq", SERVERS, (Port("amqp_port", settings.amqp_port), of_erlang[1]), 30))
+        epmd_port = Port("amqp_port", rabbitmq.epmd_port(settings))
+        distribution_port = Port("amqp_port", rabbitmq.distribution_port(settings))
+        amqp_port = Port("amqp_port", settings.amqp_port)
+        found.append(Program("epmd", "epmd", SERVERS, (epmd_port,), 5))
+        found.append(Program("rabbitmq", "rabbitmq", SERVERS, (amqp_port, distribution_port), 30))
     port = Port("signals_port", settings.signals_port)
     return [*found, Program("signals", "signals", SERVICES, (port,), 30, _healthz(settings, port.number))]
 
@@ -87,7 +94,7 @@ MODULES = {"tap": "manifold.sandbox.tap", "campaigner": "manifold.campaigns"} | 
 
 
 def command(program: Program, settings: Settings) -> list[str]:
-    """Return the command to run in the foreground. Writes the program's configuration.
+    """Write the program's configuration, and return the command that runs the program in the foreground.
 
     Raises:
         Permanent: a server is not installed.
@@ -112,26 +119,27 @@ def command(program: Program, settings: Settings) -> list[str]:
 
 
 def identity_of(program: Program) -> Service:
-    """Return a program's user at Redis and RabbitMQ with TLS; Airflow's tasks are `jobs`."""
-    who = "jobs" if program.kind == "airflow" else program.kind
-    known: tuple[Service, ...] = get_args(Service)
-    return next((service for service in known if service == who), OPERATOR)
+    """Return the user as which a program connects to Redis and RabbitMQ with TLS; Airflow's tasks connect as `jobs`."""
+    user = "jobs" if program.kind == "airflow" else program.kind
+    services: tuple[Service, ...] = get_args(Service)
+    return next((service for service in services if service == user), OPERATOR)
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of every child: each effective setting as its variable, and our tools on the PATH.
+    """Return the environment of every child: a variable for each setting, and our tools on the PATH.
 
-    As all settings are explicit, a settings file in the child's working directory has no effect.
+    Since all settings are set explicitly, a settings file in the child's working directory has no effect.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
-    spelled = {PREFIX + name.upper(): _env_value(getattr(settings, name)) for name in type(settings).model_fields}
+    setting_variables = {PREFIX + name.upper(): _env_value(getattr(settings, name)) for name in type(settings).model_fields}
     folders = [
         str(Path(sys.executable).parent),
         *inherited.get("PATH", os.defpath).split(os.pathsep),
         "/usr/sbin",
         "/usr/local/sbin",
     ]
-    return inherited | spelled | {"PATH": os.pathsep.join(dict.fromkeys(folders)), "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join(dict.fromkeys(folders))
+    return inherited | setting_variables | {"PATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _env_value(value: Any) -> str:
@@ -147,7 +155,7 @@ def _healthz(settings: Settings, port: int) -> str:
 
 
 def _redis_command(settings: Settings) -> list[str]:
-    """Return Redis's command: it fsyncs every second, and rejects writes rather than evict when memory is short."""
+    """Return Redis's command. Redis fsyncs every second; when its memory is full, it rejects writes instead of evicting keys."""
     binary = path_of("redis-server", install="it (Debian: apt-get install redis-server)")
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +171,16 @@ def _redis_command(settings: Settings) -> list[str]:
     }
     if settings.tls:
         secrets = secret_files.folder(settings.home)
-        options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / INNER_CA}
-        options |= dict.fromkeys(("tls-cert-file", "tls-key-file"), secrets / SERVER)
-        options["aclfile"] = redis_users.write(settings)
-    return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        options |= {
+            "port": 0,
+            "tls-port": settings.redis_port,
+            "tls-auth-clients": "yes",
+            "tls-ca-cert-file": secrets / INNER_CA,
+            "tls-cert-file": secrets / SERVER,
+            "tls-key-file": secrets / SERVER,
+            "aclfile": redis_users.write(settings),
+        }
+    arguments = []
+    for name, value in options.items():
+        arguments += [f"--{name}", str(value)]
+    return [binary, *arguments]

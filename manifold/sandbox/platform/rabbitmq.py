@@ -1,7 +1,7 @@
 """RabbitMQ for the sandbox: its own node on loopback, with its own ports, cookie, folders and epmd.
 
-By default Erlang's port mapper, epmd, is shared by the whole machine, and outlives the node. Here it is a separate program for
-this node, on the port after AMQP's; the next port is for Erlang distribution.
+By default Erlang's port mapper, epmd, is shared by all nodes of the machine, and outlives them. Here epmd is a separate program
+for this node alone. It listens on the port after AMQP's; the next port is for Erlang distribution.
 """
 
 import base64
@@ -29,7 +29,7 @@ DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
 MEMORY_BYTES = 512 << 20  # above this, RabbitMQ blocks publishers
 DISK_FREE_BYTES = 64 << 20  # below this, RabbitMQ blocks publishers
-MESSAGE_BYTES = 3 << 20  # a larger message closes its publisher's channel; a processed signal may have 2.4 MiB
+MAX_MESSAGE_BYTES = 3 << 20  # RabbitMQ closes the channel that publishes a larger message; a processed signal may have 2.4 MiB
 EPMD_WAIT_S = 30.0
 NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # by default Erlang busy-waits on the shared cores
 
@@ -37,12 +37,14 @@ NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # by default Erlang
 def server_script() -> Path | None:
     """Return the script that runs a node as the current user; None if RabbitMQ is not installed.
 
-    Debian's script on the PATH is different: it switches to the user `rabbitmq`.
+    Debian's script on the PATH cannot be used, because it switches to the user `rabbitmq`.
     """
-    if own := sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server")):
-        return own[-1]
-    found = shutil.which("rabbitmq-server")
-    return Path(found).resolve() if found and not DEBIAN.exists() else None
+    if debian_scripts := sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server")):
+        return debian_scripts[-1]
+    if DEBIAN.exists():
+        return None
+    script = shutil.which("rabbitmq-server")
+    return Path(script).resolve() if script else None
 
 
 def folder(settings: Settings) -> Path:
@@ -72,7 +74,7 @@ def epmd_command(settings: Settings) -> list[str]:
 
 
 def command(settings: Settings) -> list[str]:
-    """Write the configuration, and return the node's command, to run in the foreground. It waits for epmd.
+    """Write the configuration, and return the command that waits for epmd and then runs the node in the foreground.
 
     Raises:
         Permanent: RabbitMQ is not installed.
@@ -81,13 +83,14 @@ def command(settings: Settings) -> list[str]:
     if script is None:
         raise Permanent("rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server), or set with_signals=false")
     _write_files(settings)
-    spelled = [f"{name}={value}" for name, value in environment(settings).items()]
-    wait = [sys.executable, "-m", "manifold.sandbox.platform.rabbitmq", settings.loopback, str(epmd_port(settings))]
-    return ["/usr/bin/env", f"PYTHONPATH={Path(__file__).parents[3]}", *spelled, *wait, str(script)]
+    variables = [f"PYTHONPATH={Path(__file__).parents[3]}"]
+    variables += [f"{name}={value}" for name, value in environment(settings).items()]
+    wait_for_epmd = [sys.executable, "-m", "manifold.sandbox.platform.rabbitmq", settings.loopback, str(epmd_port(settings))]
+    return ["/usr/bin/env", *variables, *wait_for_epmd, str(script)]
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that confine the node and rabbitmqctl to this home; contains no secrets."""
+    """Return the environment variables that confine the node and rabbitmqctl to this home. They contain no secrets."""
     home = folder(settings)
     return {
         "HOME": str(home),  # for .erlang.cookie
@@ -134,7 +137,7 @@ def _config(settings: Settings) -> str:
 # Written by Manifold at each start; edits are lost.
 {_listener(settings)}
 load_definitions = {folder(settings) / "definitions.json"}
-max_message_size = {MESSAGE_BYTES}
+max_message_size = {MAX_MESSAGE_BYTES}
 vm_memory_high_watermark.absolute = {MEMORY_BYTES}
 disk_free_limit.absolute = {DISK_FREE_BYTES}
 log.file = false
@@ -144,37 +147,45 @@ log.console.level = warning
 
 
 def _listener(settings: Settings) -> str:
+    """Return the lines of the configuration about the AMQP listener; with TLS it requires client certificates."""
     address = f"{settings.loopback}:{settings.amqp_port}"
     if not settings.tls:
         return f"listeners.tcp.1 = {address}"
-    folder_of_secrets = secret_files.folder(settings.home)
-    lines = ["listeners.tcp = none", f"listeners.ssl.1 = {address}", f"ssl_options.cacertfile = {folder_of_secrets / INNER_CA}"]
-    lines += [f"ssl_options.{name} = {folder_of_secrets / SERVER}" for name in ("certfile", "keyfile")]
-    lines += ["ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true"]
-    return "\n".join([*lines, "ssl_options.versions.1 = tlsv1.3", "ssl_options.versions.2 = tlsv1.2"])
+    secrets_folder = secret_files.folder(settings.home)
+    return f"""\
+listeners.tcp = none
+listeners.ssl.1 = {address}
+ssl_options.cacertfile = {secrets_folder / INNER_CA}
+ssl_options.certfile = {secrets_folder / SERVER}
+ssl_options.keyfile = {secrets_folder / SERVER}
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+ssl_options.versions.1 = tlsv1.3
+ssl_options.versions.2 = tlsv1.2"""
 
 
 def _definitions(passwords: Mapping[str, str]) -> dict[str, object]:
-    """Return the users with the passwords from the secrets folder, overriding those of earlier starts; no `guest`."""
+    """Return the users with these passwords, and their rights. RabbitMQ imports them at each start, and then has no `guest`."""
     users = [_user(name, password) for name, password in passwords.items()]
-    all_of_it = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
-    of_users = rights.permissions()
+    all_rights = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    service_rights = rights.permissions()
     return {
         "users": users,
         "vhosts": [{"name": "/"}],
-        "permissions": [all_of_it, *of_users["permissions"]],
-        "topic_permissions": of_users["topic_permissions"],
+        "permissions": [all_rights, *service_rights["permissions"]],
+        "topic_permissions": service_rights["topic_permissions"],
     }
 
 
 def _user(name: str, password: str) -> dict[str, str]:
+    """Return a user's definition; RabbitMQ's hash is the base64 of a salt of 4 bytes and the SHA-256 of salt and password."""
     salt = secrets.token_bytes(4)
     digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
     return {"name": name, "password_hash": digest, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
 
 
 def main() -> None:
-    """Wait until epmd listens, since the node would otherwise start one that nobody ends; then exec the node."""
+    """Wait until epmd listens, and exec the node. Without epmd, the node would start another one, which nobody would end."""
     host, port, *script = sys.argv[1:]
     deadline = time.monotonic() + EPMD_WAIT_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The revocation list of the MQTT CA: re-signed in time, without expired certificates."""
+"""The revocation list of the MQTT CA, which is signed again before it expires, without certificates that have expired."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -9,17 +9,19 @@ from cryptography import x509
 from manifold.contracts.tls import REVOKED
 from manifold.runtime import secret_files
 from manifold.sandbox.platform import cert_registry
-from manifold.sandbox.platform.authority import FRONT_DOOR, LISTED_DAYS, revocation_list, signer
+from manifold.sandbox.platform.authority import FRONT_DOOR, REVOCATION_LIST_DAYS, revocation_list, signer
 
 
 def listed(home: Path) -> dict[int, datetime]:
-    """Return the serial numbers of all revoked certificates, with their revocation times (UTC)."""
-    found = _read(home)
-    return {} if found is None else {each.serial_number: each.revocation_date_utc for each in found}
+    """Return the revocation times (UTC) of all revoked certificates, by serial number."""
+    revocation_list = _read(home)
+    if revocation_list is None:
+        return {}
+    return {entry.serial_number: entry.revocation_date_utc for entry in revocation_list}
 
 
 def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
-    """Sign and write the list.
+    """Sign and write a list with these revocation times by serial number.
 
     Raises:
         Permanent: there is no CA.
@@ -29,15 +31,18 @@ def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
 
 
 def renew(home: Path, now: datetime) -> bool:
-    """Re-sign the list if half of its validity is over, the CA has changed, or an entry expired; return whether it was.
+    """Sign the list again if half of its validity has passed, the CA has changed, or a listed certificate has expired.
+
+    Expired certificates are removed from the list; those that are not in the registry stay. Returns whether a list was written.
 
     Raises:
         Permanent: there is no CA.
     """
-    ended = {row.serial for row in cert_registry.all_of(home) if row.ends_at <= now}
-    found, on_it = _read(home), listed(home)
-    kept = {serial: since for serial, since in on_it.items() if serial not in ended}  # unregistered ones stay listed
-    if found is not None and len(kept) == len(on_it) and _is_current(home, found, now):
+    expired = {issued.serial for issued in cert_registry.all_of(home) if issued.ends_at <= now}
+    current_list = _read(home)
+    revoked = listed(home)
+    kept = {serial: revoked_at for serial, revoked_at in revoked.items() if serial not in expired}
+    if current_list is not None and len(kept) == len(revoked) and _is_current(home, current_list, now):
         return False
     write(home, kept, now)
     return True
@@ -45,17 +50,21 @@ def renew(home: Path, now: datetime) -> bool:
 
 def ends_at(home: Path) -> datetime | None:
     """Return the next update time of the list; None if there is no list."""
-    found = _read(home)
-    return None if found is None else found.next_update_utc  # compare with None, because an empty list is falsy
+    revocation_list = _read(home)
+    return None if revocation_list is None else revocation_list.next_update_utc  # not `or`: an empty list is false
 
 
-def _is_current(home: Path, found: x509.CertificateRevocationList, now: datetime) -> bool:
-    own = signer(secret_files.folder(home), FRONT_DOOR)
-    until = found.next_update_utc
-    return found.issuer == own.subject and until is not None and until - now >= timedelta(days=LISTED_DAYS / 2)
+def _is_current(home: Path, revocation_list: x509.CertificateRevocationList, now: datetime) -> bool:
+    """Whether the signing CA has signed the list, and at least half of its validity is left."""
+    signing_ca = signer(secret_files.folder(home), FRONT_DOOR)
+    next_update = revocation_list.next_update_utc
+    if revocation_list.issuer != signing_ca.subject or next_update is None:
+        return False
+    return next_update - now >= timedelta(days=REVOCATION_LIST_DAYS / 2)
 
 
 def _read(home: Path) -> x509.CertificateRevocationList | None:
+    """Return the list; None if there is none."""
     try:
         return x509.load_pem_x509_crl((secret_files.folder(home) / REVOKED).read_bytes())
     except FileNotFoundError:

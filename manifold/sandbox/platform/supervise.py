@@ -25,8 +25,8 @@ from manifold.settings import Settings
 
 START_S = 180.0  # on a first start, Airflow creates its database
 STOP_S = 90.0
-END_S = 15.0  # grace period of a left-over process
-_URL_SIGNS = "/:@!$&'()*+,;="  # characters allowed unescaped in a URL's path
+END_S = 15.0  # grace period of a left-over process, in seconds
+_URL_PATH_CHARACTERS = "/:@!$&'()*+,;="  # allowed unescaped in a URL's path, in addition to letters, digits and _.-~
 
 
 def up(
@@ -48,16 +48,18 @@ def up(
 
     Raises:
         Permanent: the home's path has unsupported characters, the services' HTTP would be reachable without a token, a port is in
-            use, a server is not installed, the running platform has other settings, or a program keeps failing. Everything
-            started by this call is stopped again.
-        Retryable: another `up` or `down` is running, or not all was healthy in time.
+            use, a server is not installed, the running platform has other settings, or a program keeps failing.
+        Retryable: another `up` or `down` is running, or some programs were not healthy in time.
+
+    After an error, or when interrupted, everything that this call has started is stopped again.
     """
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
     _require_plain(settings.home)
     for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
         require_token(host, settings.http_token.get_secret_value(), setting)
-    layout, wanted = HomeLayout(settings.home), programs(settings)
+    layout = HomeLayout(settings.home)
+    wanted = programs(settings)
     awaited = [program for program in wanted if program.kind not in not_waiting_for]
     with _locked(layout):
         if layout.supervisor():
@@ -70,16 +72,16 @@ def up(
             require_free(host, [port for program in wanted for port in program.ports])
         try:
             _start(layout, settings, wanted, awaited, progress, within_s)
-        except BaseException:  # includes KeyboardInterrupt: start everything or nothing
+        except BaseException:  # also KeyboardInterrupt: a start that fails or is interrupted must leave nothing running
             _end(layout, lambda *_: None, STOP_S)
             raise
     return Addresses.of(settings)
 
 
 def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: float = STOP_S) -> bool:
-    """End all processes of this platform, and no others, and wait until they are gone. False: none was running.
+    """End all processes of this platform, and no others, and wait until they are gone; return whether any was running.
 
-    This includes recorded processes that outlived a killed supervisor.
+    Processes that have outlived a killed supervisor are ended too, because their pids are recorded.
 
     Raises:
         Retryable: another `up` or `down` is running, or a process survives SIGKILL.
@@ -99,7 +101,10 @@ def _start(
     progress: Progress,
     within_s: float,
 ) -> None:
-    """Make up missing secrets, start the wanted programs, and wait until the awaited ones are healthy."""
+    """Generate missing secrets, start the wanted programs, and wait until the awaited programs are healthy.
+
+    Meanwhile a thread creates missing tables.
+    """
     from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
 
     fresh = nothing_recorded(settings)
@@ -109,7 +114,7 @@ def _start(
     elif settings.with_signals:
         progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
     if settings.tls:
-        from manifold.sandbox.platform import certificates  # here, because this import is slow
+        from manifold.sandbox.platform import certificates  # imported here, because the import is slow
 
         certificates.create_missing(settings)
     supervisord.start(layout, settings, wanted)
@@ -117,18 +122,18 @@ def _start(
     progress("platform", f"{len(wanted)} programs started")
     given_up = Event()
     with ThreadPoolExecutor(1) as pool:
-        prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
+        preparation = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
         try:
-            wait_healthy(layout, settings, awaited, progress, within_s, prepared)
+            wait_healthy(layout, settings, awaited, progress, within_s, preparation)
         except BaseException:
-            given_up.set()  # otherwise leaving the pool would wait for Redis
+            given_up.set()  # otherwise `prepare` would wait for Redis, and the pool for `prepare`
             raise
-        prepared.result()
+        preparation.result()
 
 
 def _make_up_secrets(settings: Settings) -> None:
-    """Generate missing secrets: each home has its own, there are no defaults."""
-    from manifold.lake.key_ring import new_key_line  # slow import, which `status` does not need
+    """Generate the missing secrets of signals. Each home has its own; there are no defaults."""
+    from manifold.lake.key_ring import new_key_line  # imported here, because the import is slow, and `status` does not need it
 
     if not settings.signals_hmac_secret.get_secret_value():
         secret_files.get_or_create(settings.home, secret_files.HMAC)
@@ -140,15 +145,17 @@ def _make_up_secrets(settings: Settings) -> None:
 
 
 def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
-    ran = False
-    if (supervisor := layout.supervisor()) and (process := supervisor.process()):
-        ran = True
+    """End the supervisor, which ends its programs, and all left-over processes; return whether any process was running."""
+    supervisor = layout.supervisor()
+    process = supervisor.process() if supervisor else None
+    if process is not None:
         progress("platform", "stopping")
-        process.terminate()  # it stops the services first, then the servers
+        process.terminate()  # the supervisor stops the services first, then the servers
         if wait_gone([process], within_s):
             process.kill()
             wait_gone([process], END_S)
-    return _clear(layout, progress) or ran
+    had_left_overs = _clear(layout, progress)
+    return had_left_overs or process is not None
 
 
 def _clear(layout: HomeLayout, progress: Progress) -> bool:
@@ -156,18 +163,18 @@ def _clear(layout: HomeLayout, progress: Progress) -> bool:
     left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
     if left:
         progress("platform", f"ending {len(left)} left-over processes")
-        stubborn = end(left.values(), END_S)
-        if stubborn:
-            raise Retryable(
-                f"these processes do not end: {', '.join(str(p.pid) for p in stubborn if runs(p))}; look at them, then try again"
-            )
+        survivors = end(left.values(), END_S)
+        if survivors:
+            pids = ", ".join(str(process.pid) for process in survivors if runs(process))
+            raise Retryable(f"these processes do not end: {pids}; look at them, then try again")
     for file in [*layout.run.glob("*.process"), layout.socket, layout.pid_file, layout.settings_file]:
         file.unlink(missing_ok=True)
     return bool(left)
 
 
 def _require_plain(home: Path) -> None:
-    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_SIGNS) != sign})):
+    """Raise Permanent if the home's path has characters that must be escaped in a URL."""
+    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_PATH_CHARACTERS) != sign})):
         raise Permanent(
             f"home={str(home)!r} has {odd!r} in it, which file:// URLs cannot hold; name a plain one: MANIFOLD_HOME=…"
         )
@@ -187,14 +194,14 @@ def _locked(layout: HomeLayout) -> Iterator[None]:
 
 
 def _require_same(layout: HomeLayout, settings: Settings) -> None:
+    """Raise Permanent if the running platform was started with other settings."""
     running, wanted = layout.started_with(), settings.model_dump(mode="json")
-    other = [
+    differences = [
         f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]
     ]
-    if other:
-        raise Permanent(
-            f"the platform in {layout.home} is up with {'; '.join(other)}; run `manifold down` first, or leave these settings"
-        )
+    if differences:
+        others = "; ".join(differences)
+        raise Permanent(f"the platform in {layout.home} is up with {others}; run `manifold down` first, or leave these settings")
 
 
 __all__ = ["Addresses", "Check", "Progress", "Status", "down", "status", "up"]

@@ -23,10 +23,10 @@ from manifold.sandbox.platform.programs import SERVERS, Program, command, enviro
 from manifold.settings import PREFIX, Settings
 
 SUPERVISORD = "supervisord"
-_SOCKET_PATH_MAX = 90  # bytes; the OS limit is 103 to 107, and supervisord first binds a longer name
-_NO_LIMIT = 1_000_000  # retry forever: the cause may go away later; the pauses grow by a second each
+_SOCKET_PATH_MAX = 90  # bytes; the OS limit is 103 to 107, but supervisord binds a temporary name first, which is longer
+_MAX_START_RETRIES = 1_000_000  # in effect unlimited, because the cause may go away; each pause is a second longer than the last
 _START_S = 20.0
-_FILES_MAX = 65536  # maximum limit of open files per program: tap and broker hold a socket per vehicle
+_MAX_OPEN_FILES = 65536  # of a program: tap and broker have sockets for each vehicle
 
 
 class HomeLayout:
@@ -34,8 +34,10 @@ class HomeLayout:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.run, self.logs = home / "run", home / "logs"  # records of running processes, and their logs
-        self.config, self.pid_file = self.run / "supervisord.conf", self.run / "supervisord.pid"
+        self.run = home / "run"  # records of running processes, and the supervisor's files
+        self.logs = home / "logs"
+        self.config = self.run / "supervisord.conf"
+        self.pid_file = self.run / "supervisord.pid"
         self.socket = _control_socket(self.run)
         self.settings_file = self.run / "settings.json"  # settings of the running platform, without secrets
 
@@ -46,28 +48,28 @@ class HomeLayout:
     def started_with(self) -> dict[str, Any]:
         """Return the saved settings; empty if there are none."""
         try:
-            found: dict[str, Any] = json.loads(self.settings_file.read_text())
+            saved: dict[str, Any] = json.loads(self.settings_file.read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return saved
 
     def record(self, name: str) -> Path:
-        """Return the process record file of a program or the supervisor."""
+        """Return the path of the process record of a program or the supervisor."""
         return self.run / f"{name}.process"
 
     def recorded(self) -> dict[str, Record]:
-        """Return the records of all processes, running or not."""
-        found = {file.stem: Record.read(file) for file in sorted(self.run.glob("*.process"))}
-        return {name: record for name, record in found.items() if record is not None}
+        """Return the records of all processes by program name, whether the processes run or not."""
+        records = {file.stem: Record.read(file) for file in sorted(self.run.glob("*.process"))}
+        return {name: record for name, record in records.items() if record is not None}
 
     def supervisor(self) -> Record | None:
-        """Return the supervisor's record, if it is running."""
+        """Return the supervisor's record; None if the supervisor is not running."""
         record = Record.read(self.record(SUPERVISORD))
         return record if record and record.process() else None
 
 
 def _control_socket(run: Path) -> Path:
-    """Return the supervisor's socket; in the temporary folder if the home's path is too long."""
+    """Return the path of the supervisor's socket. It is in the temporary folder if a path under the home would be too long."""
     path = run / "supervisord.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         return path
@@ -87,24 +89,29 @@ def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -
     """Write the configuration and start the supervisor, which starts all programs at once.
 
     Raises:
-        Permanent: the supervisor fails; the message is its own.
+        Permanent: the supervisor does not start; the error has its message.
     """
     layout.config.write_text(configuration(layout, settings, list(programs)))
     layout.pid_file.unlink(missing_ok=True)
-    order = [sys.executable, "-m", "supervisor.supervisord", "-c", str(layout.config)]
-    answer = subprocess.run(  # daemonises once its configuration is read
-        order, env=environment(settings), cwd=layout.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    # The command ends when it has read the configuration; the supervisor then runs in the background.
+    completed = subprocess.run(
+        [sys.executable, "-m", "supervisor.supervisord", "-c", str(layout.config)],
+        env=environment(settings),
+        cwd=layout.run,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    record = _background(layout) if answer.returncode == 0 else None
+    record = _wait_for_supervisor(layout) if completed.returncode == 0 else None
     if record is None:
-        raise Permanent(
-            f"the supervisor does not start: {answer.stderr.strip() or answer.stdout.strip()} (see {layout.logs}/supervisord.log)"
-        )
+        reason = completed.stderr.strip() or completed.stdout.strip()
+        raise Permanent(f"the supervisor does not start: {reason} (see {layout.logs}/supervisord.log)")
     record.write(layout.record(SUPERVISORD))
 
 
-def _background(layout: HomeLayout) -> Record | None:
-    """Wait for the daemon's pid file, and return its record."""
+def _wait_for_supervisor(layout: HomeLayout) -> Record | None:
+    """Wait for the supervisor's pid file, and return its record; None if there is no file in time, or the process has ended."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         try:
@@ -123,13 +130,15 @@ def states(layout: HomeLayout) -> dict[str, ProgramState]:
     except (OSError, xmlrpc.client.Error):
         return {}
     assert isinstance(answer, list)
-    return {
-        info["name"]: ProgramState(info["statename"], info["start"], info["spawnerr"] or info["description"]) for info in answer
-    }
+    program_states = {}
+    for info in answer:
+        reason = info["spawnerr"] or info["description"]
+        program_states[info["name"]] = ProgramState(info["statename"], info["start"], reason)
+    return program_states
 
 
 def configuration(layout: HomeLayout, settings: Settings, programs: list[Program]) -> str:
-    """Return the supervisor's configuration. It contains no settings or secrets: children inherit them in the environment."""
+    """Return the supervisor's configuration. It contains no settings or secrets, which children inherit in the environment."""
     sections = [
         "; Written by Manifold at each start; edits are lost.",
         "[supervisord]",
@@ -138,7 +147,7 @@ def configuration(layout: HomeLayout, settings: Settings, programs: list[Program
         "logfile_backups=2",
         f"pidfile={_plain(layout.pid_file)}",
         f"childlogdir={_plain(layout.logs)}",
-        f"minfds={_open_files()}",
+        f"minfds={_max_open_files()}",
         *(["user=root"] if os.geteuid() == 0 else []),
         "[unix_http_server]",
         f"file={_plain(layout.socket)}",
@@ -150,15 +159,16 @@ def configuration(layout: HomeLayout, settings: Settings, programs: list[Program
     ]
     for group in dict.fromkeys(program.group for program in programs):
         members = ",".join(program.name for program in programs if program.group == group)
-        # The supervisor stops groups in descending order of priority, the members of a group together.
-        sections += [f"[group:{group}]", f"programs={members}", f"priority={10 if group == SERVERS else 20}"]
+        # The supervisor stops the group with the highest number first, and all members of a group together.
+        priority = 10 if group == SERVERS else 20
+        sections += [f"[group:{group}]", f"programs={members}", f"priority={priority}"]
     for program in programs:
         sections += _program(layout, settings, program)
     return "\n".join(sections) + "\n"
 
 
 def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[str]:
-    """The lines of a program's section in the supervisor's configuration."""
+    """Return the lines of a program's section in the supervisor's configuration."""
     launch = [
         sys.executable,
         "-m",
@@ -172,9 +182,9 @@ def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[s
         f"directory={_plain(layout.run)}",
         "autorestart=true",
         "startsecs=1",
-        f"startretries={_NO_LIMIT}",
+        f"startretries={_MAX_START_RETRIES}",
         f"stopwaitsecs={program.stop_s}",
-        "stopasgroup=false",  # Airflow's main process ends its group; a scheduler signalled twice abandons its workers
+        "stopasgroup=false",  # Airflow's main process signals its group; a scheduler that gets two signals abandons its workers
         "killasgroup=true",
         *([f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []),
         "redirect_stderr=true",
@@ -197,6 +207,6 @@ def _plain(text: object) -> str:
     return str(text).replace("%", "%%")
 
 
-def _open_files() -> int:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
+def _max_open_files() -> int:
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN_FILES if hard_limit == resource.RLIM_INFINITY else min(hard_limit, _MAX_OPEN_FILES)

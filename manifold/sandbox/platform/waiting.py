@@ -1,4 +1,4 @@
-"""Waits until the started programs are healthy, or fail for good."""
+"""Waits until the started programs are healthy, or one of them keeps failing."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 
 Progress = Callable[[str, str], None]  # called on each change with a program's name (or `platform`) and its new state
 
-_MAX_STARTS = 4  # starts of one program after which it counts as failing
+_MAX_STARTS = 4  # a program that is not running after this many starts is failing
 _LOOK_S = 0.2
 _LOG_LINES = 15
 
@@ -24,42 +24,45 @@ def wait_healthy(
     wanted: Sequence[Program],
     progress: Progress,
     within_s: float,
-    prepared: "Future[None] | None" = None,
+    preparation: "Future[None] | None" = None,
 ) -> None:
-    """Wait until all programs are healthy. If the future `prepared` fails, raise its error; it is not awaited otherwise.
+    """Wait until all programs are healthy at the same time. If the future `preparation` fails meanwhile, raise its error.
+
+    The end of `preparation` is not awaited.
 
     Raises:
         Permanent: the supervisor has ended, or a program keeps failing.
-        Retryable: not all are healthy within `within_s` seconds; the message has the reasons and the ends of the logs.
+        Retryable: some programs are not healthy within `within_s` seconds; the message has the reasons and the ends of the logs.
     """
     deadline = time.monotonic() + within_s
     reported: dict[str, str] = {}
-    starts: dict[str, set[int]] = {program.name: set() for program in wanted}
+    start_times: dict[str, set[int]] = {program.name: set() for program in wanted}
     checks: dict[str, Check] = {}
-    asked = wanted
+    to_check = wanted
     while True:
-        checks |= check(asked, settings)
-        for name, now in checks.items():
-            word = "healthy" if now.healthy else "starting"  # the reason is only reported after the timeout
-            if reported.get(name) != word:
-                progress(name, word)
-                reported[name] = word
-        ill = [program for program in wanted if not checks[program.name].healthy]
-        if not ill and len(asked) == len(wanted):
+        checks |= check(to_check, settings)
+        for name, latest in checks.items():
+            state = "healthy" if latest.healthy else "starting"
+            if reported.get(name) != state:
+                progress(name, state)
+                reported[name] = state
+        unhealthy = [program for program in wanted if not checks[program.name].healthy]
+        if not unhealthy and len(to_check) == len(wanted):
             return
-        if not ill:
-            asked = wanted  # recheck all of them at the same time
+        if not unhealthy:
+            to_check = wanted  # the last checks of some programs are older: check all programs at the same time
             continue
-        asked = ill  # do not load the healthy ones with checks while the others start
-        if prepared is not None and prepared.done():
-            prepared.result()  # raise a lake error at once instead of waiting
-        _require_staying(layout, wanted, starts)
+        to_check = unhealthy  # checks of healthy programs would slow down the start of the others
+        if preparation is not None and preparation.done():
+            preparation.result()  # raises its error at once
+        _require_staying(layout, wanted, start_times)
         if time.monotonic() > deadline:
             raise Retryable(_not_in_time(layout, wanted, checks, within_s))
         time.sleep(_LOOK_S)
 
 
-def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict[str, set[int]]) -> None:
+def _require_staying(layout: HomeLayout, wanted: Sequence[Program], start_times: dict[str, set[int]]) -> None:
+    """Raise Permanent if the supervisor has ended, or a program keeps failing; record each program's start in `start_times`."""
     if layout.supervisor() is None:
         raise Permanent(f"the supervisor has ended; see {layout.logs}/supervisord.log")
     states = supervisord.states(layout)
@@ -67,18 +70,20 @@ def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict
         state = states.get(program.name)
         if state is None:
             continue
-        starts[program.name].add(state.started)
-        if state.state != "RUNNING" and len(starts[program.name]) >= _MAX_STARTS:
+        start_times[program.name].add(state.started)
+        if state.state != "RUNNING" and len(start_times[program.name]) >= _MAX_STARTS:
             raise Permanent(f"{program.name} does not stay up ({state.reason or state.state}); {_last_lines(layout, program)}")
 
 
 def _not_in_time(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
-    ill = [program for program in wanted if not checks[program.name].healthy]
-    parts = [f"{program.name}: {checks[program.name].reason}; {_last_lines(layout, program)}" for program in ill]
-    return "\n".join([f"not healthy within {within_s:g} s: {', '.join(program.name for program in ill)}", *parts])
+    unhealthy = [program for program in wanted if not checks[program.name].healthy]
+    names = ", ".join(program.name for program in unhealthy)
+    reasons = [f"{program.name}: {checks[program.name].reason}; {_last_lines(layout, program)}" for program in unhealthy]
+    return "\n".join([f"not healthy within {within_s:g} s: {names}", *reasons])
 
 
 def _last_lines(layout: HomeLayout, program: Program) -> str:
+    """Return the last lines of the program's log, with its path, for an error message."""
     file = layout.logs / program.log_name
     try:
         lines = file.read_text(errors="replace").splitlines()[-_LOG_LINES:]

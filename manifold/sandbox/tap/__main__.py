@@ -27,19 +27,22 @@ from manifold.settings import Settings, load_settings
 async def _main(settings: Settings, emit_delivered: bool) -> None:
     tap = Tap(settings, emit_delivered=emit_delivered)
     REGISTRY.register(TapMetrics(tap))
-    export_expiry(settings, others=_nobody_elses(settings))
-    token, tls_files = settings.http_token.get_secret_value(), settings.http_tls_files
-    async with serve(settings.host, settings.tap_port, tap.health, token=token, tls_files=tls_files):
+    export_expiry(settings, others=_unmonitored_files(settings))
+    token = settings.http_token.get_secret_value()
+    async with serve(settings.host, settings.tap_port, tap.health, token=token, tls_files=settings.http_tls_files):
         await tap.run(stop_event())
 
 
-def _nobody_elses(settings: Settings) -> dict[str, Kind]:
-    """Return the certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
+def _unmonitored_files(settings: Settings) -> dict[str, Kind]:
+    """Return the paths and kinds of the certificate files whose expiry no other service exports. Empty without TLS.
+
+    Jobs and console have certificates but no /metrics. The CA of Redis and RabbitMQ and the revocation list belong to no service.
+    """
     if not settings.tls:
         return {}
-    users = settings.mqtt_username_publisher, settings.mqtt_username_campaigns
-    tls_files = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in users))
-    kinds = dict.fromkeys(tls_files, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
+    console_users = settings.mqtt_username_publisher, settings.mqtt_username_campaigns
+    certificates = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in console_users))
+    kinds = dict.fromkeys(certificates, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
     return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
 
 
@@ -50,9 +53,9 @@ def main(
 ) -> None:
     """Proxy between vehicles and Mosquitto that emits EMQX's events."""
     configure_logging("tap")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets per vehicle
-    gc.set_threshold(100_000, 50, 100)  # sessions are long-lived and free of cycles; a full collection takes milliseconds
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # the tap opens two sockets per vehicle
+    gc.set_threshold(100_000, 50, 100)  # collect rarely: a full collection takes milliseconds, and sessions contain no cycles
     try:
         uvloop.run(_main(load_settings(), delivered))
     except* ManifoldError as group:

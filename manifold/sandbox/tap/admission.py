@@ -1,4 +1,4 @@
-"""Decides by certificate which client may use which names, and refuses others as EMQX does."""
+"""Decides by its certificate whether a client may use its client id and user name, and refuses it as EMQX does."""
 
 import structlog
 
@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """Admission of one connection. Without TLS every client is accepted as what it claims to be."""
+    """Admission of one connection. Without TLS, clients may use any names except the reserved client ids."""
 
     def __init__(self, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
         self._rule, self._certificates = rule, certificates
@@ -21,26 +21,29 @@ class Admission:
         if self._certificates is not None:
             self._identity = Identity.of(certificate)
 
-    def admits(self, asked: Connect | None) -> bool:
-        """Whether the client may use its names. Bytes that are not MQTT are only passed to the broker without TLS."""
+    def admits(self, connect: Connect | None) -> bool:
+        """Whether the client may use its names. `connect` is None if its bytes are not MQTT: admitted only without TLS."""
         if self._certificates is not None and self._rule is not None:
-            who = self._identity
-            if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
+            identity = self._identity
+            if identity is None or connect is None:
                 return False
-        if asked is None:
+            if self._certificates.is_invalid(identity) or not self._rule(identity, connect):
+                return False
+        if connect is None:
             return True
-        has_session_of_nobody = asked.version >= 5 and not asked.client_id and not asked.clean_start  # refused by EMQX, too
-        return asked.client_id not in RESERVED_CLIENT_IDS and not has_session_of_nobody
+        # EMQX refuses this too: a client without an id cannot resume a session.
+        resumes_without_id = connect.version >= 5 and not connect.client_id and not connect.clean_start
+        return connect.client_id not in RESERVED_CLIENT_IDS and not resumes_without_id
 
-    def refusal(self, asked: Connect | None) -> bytes:
-        """Return the CONNACK for a refused client; empty if its bytes are not MQTT. Mosquitto itself cannot deny client ids."""
+    def refusal(self, connect: Connect | None) -> bytes:
+        """Log the refusal, and return the CONNACK for the client; empty if its bytes are not MQTT (`connect` is None)."""
         name = self._identity.name if self._identity is not None else None
-        log.warning("client refused", client=asked.client_id if asked else None, certificate=name)
-        return b"" if asked is None else refusal(asked.version)
+        log.warning("client refused", client=connect.client_id if connect else None, certificate=name)
+        return b"" if connect is None else refusal(connect.version)
 
-    def has_lapsed(self) -> bool:
-        """Whether the certificate of an admitted client has expired or was revoked."""
-        if self._identity is None or self._certificates is None or not self._certificates.refuses(self._identity):
+    def is_certificate_invalid(self) -> bool:
+        """Whether the certificate of an admitted client has expired or was revoked since; this is logged."""
+        if self._identity is None or self._certificates is None or not self._certificates.is_invalid(self._identity):
             return False
         log.warning("certificate expired or revoked", name=self._identity.name, serial=f"{self._identity.serial:x}")
         return True

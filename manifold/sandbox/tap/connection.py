@@ -1,9 +1,10 @@
 """One client connection through the tap: forwards bytes unchanged, except denied filters, and shows them to a `SessionObserver`.
 
-Packets after the CONNECT wait until the CONNACK is forwarded, so that the session's event precedes all events in it.
+Each packet is observed before it is forwarded, and its events are handed to the event publisher first. The client's packets after
+its CONNECT wait until the CONNACK is forwarded, so that the `connected` event precedes all other events of the session.
 
-Each packet is observed before it is forwarded, with its events already at the event publisher. Reading from a side pauses while
-the other side is slow, while a CONNACK waits for its `connected` event to reach the broker, and while too many events wait.
+Reading from one side pauses while the other side is slow. Reading from the broker also pauses while the CONNACK waits for its
+`connected` event to be confirmed, and reading from the client while too many events wait.
 """
 
 import asyncio
@@ -21,16 +22,17 @@ from manifold.sandbox.tap.sessions import Sessions
 from manifold.sandbox.tap.side import Side
 
 FIRST_PACKET_S = 30.0  # timeout for a client's CONNECT
-_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD, _EARLY = 1, 2, 4, 8, 16  # reasons for not reading a side, as bit flags
+# Reasons for pausing a side, as bit flags.
+_NOT_DIALLED, _OTHER_SIDE_SLOW, EVENTS_WAIT, _CONNACK_HELD, _BEFORE_CONNACK = 1, 2, 4, 8, 16
 
 log = structlog.get_logger(__name__)
 
 
 class Dial(Protocol):
-    """Connects to the Mosquitto listener for the user name."""
+    """Connects to Mosquitto, at the listener that serves the user name."""
 
     async def __call__(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
-        """Raises OSError if nothing listens."""
+        """Connect, and raise OSError if nothing listens."""
 
 
 class Connections(Protocol):
@@ -53,17 +55,17 @@ class ProxiedConnection:
     def __init__(self, proxy: Connections, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
         self._proxy, self._loop = proxy, proxy.loop
         self._admission = Admission(rule, certificates)
-        self.observer = SessionObserver(proxy.sessions, self._release)
+        self.observer = SessionObserver(proxy.sessions, self._release_connack)
         self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
         self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
-        self._first = bytearray()  # client bytes buffered until the broker is connected
+        self._for_broker = bytearray()  # observed client bytes that wait for the connection to the broker
         self._dialled = self._client_gone = False
-        self._held = bytearray()  # a CONNACK that is not forwarded yet
-        self._after = bytearray()  # unobserved broker bytes after it
-        self._early = bytearray()  # unobserved client bytes after the CONNECT
-        self._opening = True  # no CONNACK forwarded yet
-        self._heard_at = self._loop.time()
-        self._patience: asyncio.TimerHandle | None = None
+        self._connack = bytearray()  # the broker's bytes up to the CONNACK, not forwarded yet
+        self._after_connack = bytearray()  # the broker's bytes after the CONNACK, not observed yet
+        self._after_connect = bytearray()  # the client's bytes after the CONNECT, not observed yet
+        self._opening = True  # until the CONNACK is forwarded
+        self._client_heard_at = self._loop.time()
+        self._first_packet_timeout: asyncio.TimerHandle | None = None
 
     # ---- client → broker
 
@@ -74,148 +76,162 @@ class ProxiedConnection:
             self._admission.identify(self.client.transport.get_extra_info("peercert"))
         if self._proxy.events_full:
             self.client.pause(EVENTS_WAIT)
-        self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
+        self._first_packet_timeout = self._loop.call_later(FIRST_PACKET_S, self.client.close)
 
     def _from_client(self, data: bytes) -> None:
-        """Observe bytes of the client and pass them on; its first packet decides whether the broker is dialled."""
+        """Observe the client's bytes and forward them; after the first packet, connect to the broker."""
         proxy, observer = self._proxy, self.observer
-        self._heard_at = self._loop.time()
+        self._client_heard_at = self._loop.time()
         proxy.bytes_up += len(data)
-        if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
+        is_first_data = not self._dialled and not self._for_broker
+        if is_first_data and data[0] >> 4 != CONNECT:
             observer.up.unobserved = True  # not MQTT: the broker will reject it at once
         if self._opening and observer.stage is not Stage.NEW and not observer.up.unobserved:
-            self._wait_with(data)
+            self._keep_until_connack(data)
             return
-        data = self._seen_of(data)
+        data = self._observe_client_bytes(data)
         proxy.sessions.store.flush()
         if self.broker.transport is not None:
             self.broker.transport.write(data)
             return
-        self._first += data
-        if not self._dialled and (observer.stage is not Stage.NEW or observer.up.unobserved):
+        self._for_broker += data
+        is_first_packet_known = observer.stage is not Stage.NEW or observer.up.unobserved
+        if is_first_packet_known and not self._dialled:
             self._dialled = True
-            if not self._admission.admits(observer.asked):
-                answer = self._admission.refusal(observer.asked)
-                if self.client.transport is not None and answer:
-                    self.client.transport.write(answer)
-                self.client.close()
-                return
-            if self._patience is not None:
-                self._patience.cancel()
-            self.client.pause(_NOT_DIALLED)
-            task = self._loop.create_task(self._dial(), name="tap.dial")
-            proxy.dialling.add(task)
-            task.add_done_callback(proxy.dialling.discard)
+            self._admit_and_dial()
 
-    def _seen_of(self, data: bytes) -> bytes:
+    def _admit_and_dial(self) -> None:
+        """Refuse the client, or start to connect to the broker; meanwhile reading from the client pauses."""
+        connect = self.observer.connect_packet
+        if not self._admission.admits(connect):
+            refusal = self._admission.refusal(connect)
+            if self.client.transport is not None and refusal:
+                self.client.transport.write(refusal)
+            self.client.close()
+            return
+        if self._first_packet_timeout is not None:
+            self._first_packet_timeout.cancel()
+        self.client.pause(_NOT_DIALLED)
+        dialling = self._proxy.dialling
+        task = self._loop.create_task(self._dial(), name="tap.dial")
+        dialling.add(task)
+        task.add_done_callback(dialling.discard)
+
+    def _observe_client_bytes(self, data: bytes) -> bytes:
+        """Observe the client's bytes, and return those to forward now; keep the bytes after the CONNECT."""
         observer = self.observer
-        gone, early = observer.up.take(
+        forwarded, rest = observer.up.take(
             data,
-            hold=lambda: not observer.up.unobserved and observer.stage is not Stage.NEW,
-            until=lambda: self._opening and observer.stage is not Stage.NEW,
+            holds_incomplete=lambda: not observer.up.unobserved and observer.stage is not Stage.NEW,
+            is_enough=lambda: self._opening and observer.stage is not Stage.NEW,
         )
-        if early:
-            self._wait_with(early)
-        return gone
+        if rest:
+            self._keep_until_connack(rest)
+        return forwarded
 
-    def _wait_with(self, early: bytes) -> None:
-        self._early += early
-        self.client.pause(_EARLY)
+    def _keep_until_connack(self, data: bytes) -> None:
+        self._after_connect += data
+        self.client.pause(_BEFORE_CONNACK)
 
-    def cut_if_refused(self) -> None:
-        """Abort the connection if its certificate is no longer valid; for the broker the connection is lost."""
-        if self._admission.has_lapsed() and self.client.transport is not None:
+    def abort_if_revoked(self) -> None:
+        """Abort the connection if its certificate has expired or was revoked; the broker sees a lost connection."""
+        if self._admission.is_certificate_invalid() and self.client.transport is not None:
             self.client.transport.abort()
 
     async def _dial(self) -> None:
-        asked = self.observer.asked
+        connect = self.observer.connect_packet
+        username, client_id = (connect.username, connect.client_id) if connect else (None, None)
         try:
-            await self._proxy.dial(lambda: self.broker, asked.username if asked else None)
+            await self._proxy.dial(lambda: self.broker, username)
         except OSError as exc:
-            log.warning("client dropped: no connection to the broker", client=asked.client_id if asked else None, reason=str(exc))
+            log.warning("client dropped: no connection to the broker", client=client_id, reason=str(exc))
             self._broker_lost()
 
     def _broker_made(self) -> None:
         assert self.broker.transport is not None
-        self.broker.transport.write(bytes(self._first))
-        self._first.clear()
+        self.broker.transport.write(bytes(self._for_broker))
+        self._for_broker.clear()
         self.client.resume(_NOT_DIALLED)
         if self._client_gone:
             self.broker.close()
 
     def _client_lost(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._first_packet_timeout is not None:
+            self._first_packet_timeout.cancel()
         self._client_gone = True
         self._proxy.connections.discard(self)
         self.observer.client_closed()
-        self.broker.resume(_CONNACK_HELD | _SLOW)
+        self.broker.resume(_CONNACK_HELD | _OTHER_SIDE_SLOW)
         self.broker.close()
         self._proxy.sessions.store.flush()
 
-    def _client_slow(self, slow: bool) -> None:
-        self.broker.pause(_SLOW) if slow else self.broker.resume(_SLOW)
+    def _client_slow(self, is_slow: bool) -> None:
+        if is_slow:
+            self.broker.pause(_OTHER_SIDE_SLOW)
+        else:
+            self.broker.resume(_OTHER_SIDE_SLOW)
 
     # ---- broker → client
 
     def _from_broker(self, data: bytes) -> None:
         self._proxy.bytes_down += len(data)
-        if self._opening:
-            self._open(data)
+        if not self._opening:
+            self._forward_to_client(data)
+        elif self.observer.holds_connack:
+            self._after_connack += data
         else:
-            self._pass_down(data)
+            self._look_for_connack(data)
 
-    def _pass_down(self, data: bytes) -> None:
+    def _forward_to_client(self, data: bytes) -> None:
+        """Observe the broker's bytes after the CONNACK, and forward them."""
         observer = self.observer
-        data, _ = observer.down.take(data, hold=lambda: observer.completes, until=_never)
+        data, _ = observer.down.take(data, holds_incomplete=lambda: observer.completes, is_enough=_never)
         self._proxy.sessions.store.flush()
         if self.client.transport is not None:
             self.client.transport.write(data)
 
-    def _open(self, data: bytes) -> None:
-        """Hold everything until the CONNACK is complete and its event confirmed; reading pauses meanwhile."""
-        if self.observer.held:
-            self._after += data
-        else:
-            self._look_for_connack(data)
-
     def _look_for_connack(self, data: bytes) -> None:
+        """Buffer the broker's bytes until the CONNACK is complete; release it then, unless its event must be confirmed first."""
         observer = self.observer
-        seen = observer.down.feed(data)
-        self._held += data[:seen]
-        self._after += data[seen:]
-        if observer.held:
+        observed = observer.down.feed(data)
+        self._connack += data[:observed]
+        self._after_connack += data[observed:]
+        if observer.holds_connack:
             self.broker.pause(_CONNACK_HELD)
-        elif observer.stage is not Stage.ASKED or observer.down.unobserved:
-            self._release()
-        elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
+        elif observer.stage is not Stage.CONNECTING or observer.down.unobserved:
+            self._release_connack()
+        elif self._connack[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
             observer.down.unobserved = True
-            self._release()
+            self._release_connack()
 
-    def _release(self) -> None:
-        """Pass on the held CONNACK, then what came behind it in both directions."""
+    def _release_connack(self) -> None:
+        """Forward the CONNACK, then the bytes of broker and client that have waited for it."""
         if not self._opening:
             return
         self._opening = False
-        held, after = bytes(self._held), bytes(self._after)
-        self._held.clear()
-        self._after.clear()
+        connack, after_connack = bytes(self._connack), bytes(self._after_connack)
+        self._connack.clear()
+        self._after_connack.clear()
         if self.client.transport is not None:
-            self.client.transport.write(held)
-        if after:
-            self._pass_down(after)
+            self.client.transport.write(connack)
+        if after_connack:
+            self._forward_to_client(after_connack)
         self.broker.resume(_CONNACK_HELD)
-        early = bytes(self._early)
-        self._early.clear()
-        if early and not self._client_gone:
-            self._from_client(early)
-        self.client.resume(_EARLY)
+        after_connect = bytes(self._after_connect)
+        self._after_connect.clear()
+        if after_connect and not self._client_gone:
+            self._from_client(after_connect)
+        self.client.resume(_BEFORE_CONNACK)
 
-    def _broker_slow(self, slow: bool) -> None:
-        self.client.pause(_SLOW) if slow else self.client.resume(_SLOW)
+    def _broker_slow(self, is_slow: bool) -> None:
+        if is_slow:
+            self.client.pause(_OTHER_SIDE_SLOW)
+        else:
+            self.client.resume(_OTHER_SIDE_SLOW)
 
     def _broker_lost(self) -> None:
-        code = self.observer.broker_closed(self._loop.time() - self._heard_at)
+        silent_for_s = self._loop.time() - self._client_heard_at
+        code = self.observer.broker_closed(silent_for_s)
         if code is not None and self.client.transport is not None:
             self.client.transport.write(packet(DISCONNECT << 4, bytes((code,))))
         self.client.close()

@@ -1,7 +1,8 @@
 """The tap's own connection to Mosquitto, for publishing events.
 
-Not `manifold.messaging.mqtt`, because an event must be written to its socket before its packet is forwarded, in the same event
-loop turn, and may cost the latency path a few microseconds, not fifty. It publishes with QoS 1 over MQTT 3.1.1, nothing else.
+It only publishes, with QoS 1 over MQTT 3.1.1. `manifold.messaging.mqtt` would not do: an event must be written to the socket in
+the same turn of the event loop, before the packet that caused it is forwarded, and may delay that packet by a few microseconds
+only.
 
 No event is lost while the process lives: unconfirmed events are resent, in order, on the next connection.
 """
@@ -19,8 +20,8 @@ from manifold.sandbox.tap.scanner import CONNACK, PUBACK, Malformed, PublishHead
 from manifold.settings.embedded_broker import TAP_USERNAME
 
 CLIENT_ID, USERNAME = b"sdv-tap", TAP_USERNAME.encode()
-WINDOW = 4096  # unconfirmed events in transit
-HIGH, LOW = 20_000, 10_000  # waiting events at which reading from clients pauses and resumes
+WINDOW = 4096  # maximum number of events that are sent and not yet confirmed
+HIGH, LOW = 20_000, 10_000  # unconfirmed events above which reading from clients pauses, and below which it resumes
 _KEEPALIVE_S = 30
 _CONNECT_WAIT_S = 5.0
 _PINGREQ = bytes((0xC0, 0))
@@ -34,19 +35,22 @@ Dial = Callable[[Factory], Awaitable[object]]
 
 
 class EventPublisher:
-    """Publishes events in order, at least once. Calls `on_full(True)` when too many wait, `on_full(False)` after that."""
+    """Publishes events in order, at least once.
+
+    Calls `on_full(True)` when more than HIGH events are unconfirmed, and `on_full(False)` when fewer than LOW are left.
+    """
 
     def __init__(self, dial: Dial, on_full: Callable[[bool], None]) -> None:
         self._dial, self._on_full = dial, on_full
-        self._unconfirmed: dict[int, tuple[Body, Done | None]] = {}  # by packet id, in sending order
-        self._waiting: deque[tuple[Body, Done | None]] = deque()
-        self._next_mid = 0
+        self._unconfirmed: dict[int, tuple[Body, Done | None]] = {}  # sent events by packet id, in sending order
+        self._waiting: deque[tuple[Body, Done | None]] = deque()  # events that are not sent yet
+        self._last_mid = 0  # packet id of the last event sent
         self._wire: _Wire | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.full = False
         self.confirmed = 0  # events
-        self.reconnects = -1
+        self.reconnects = -1  # connections after the first; -1: never connected
 
     @property
     def connected(self) -> bool:
@@ -55,7 +59,7 @@ class EventPublisher:
 
     @property
     def backlog(self) -> int:
-        """Unconfirmed events."""
+        """Number of events that the broker has not confirmed, sent or not."""
         return len(self._unconfirmed) + len(self._waiting)
 
     def publish(self, topic: bytes, payload: bytes, done: Done | None = None) -> None:
@@ -76,10 +80,10 @@ class EventPublisher:
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(OSError), wait=pause, after=_report):
             with attempt:
                 await self._dial_once()
-                attempt.retry_state.attempt_number = 0  # the connection had worked: retry without a pause
+                attempt.retry_state.attempt_number = 0  # the connection has worked: retry without a pause
 
     async def drain(self, within_s: float) -> bool:
-        """Return whether everything is confirmed; waits up to `within_s` seconds."""
+        """Wait up to `within_s` seconds until all events are confirmed; return whether they are."""
         try:
             async with asyncio.timeout(within_s):
                 await self._idle.wait()
@@ -88,8 +92,8 @@ class EventPublisher:
         return True
 
     async def _dial_once(self) -> None:
-        """Connect, publish what waits, and keep the connection alive; raises ConnectionError when it ends."""
-        wire = _Wire(self._confirmed)
+        """Connect, publish the waiting events, and keep the connection alive. Always raises OSError, when the connection ends."""
+        wire = _Wire(self._on_confirmed)
         await self._dial(lambda: wire)
         try:
             async with asyncio.timeout(_CONNECT_WAIT_S):
@@ -107,16 +111,19 @@ class EventPublisher:
         raise ConnectionError("closed by the broker")
 
     def _resume(self, wire: "_Wire") -> None:
+        """Use a new connection: resend the unconfirmed events, then send waiting ones."""
         self._wire = wire
         for mid, (body, _) in self._unconfirmed.items():
             wire.write(_publish(body, mid, dup=True))
         self._send_waiting()
 
     def _send(self, body: Body, done: Done | None) -> None:
+        """Send an event with the next packet id, from 1 to 65,535, that is not in use."""
         assert self._wire is not None
-        mid = self._next_mid = self._next_mid % 0xFFFF + 1
+        mid = self._last_mid % 0xFFFF + 1
         while mid in self._unconfirmed:
-            mid = self._next_mid = mid % 0xFFFF + 1
+            mid = mid % 0xFFFF + 1
+        self._last_mid = mid
         self._unconfirmed[mid] = body, done
         self._wire.write(_publish(body, mid))
 
@@ -124,7 +131,7 @@ class EventPublisher:
         while self._waiting and len(self._unconfirmed) < WINDOW:
             self._send(*self._waiting.popleft())
 
-    def _confirmed(self, mid: int) -> None:
+    def _on_confirmed(self, mid: int) -> None:
         _, done = self._unconfirmed.pop(mid, (None, None))
         self.confirmed += 1
         if done is not None:
@@ -141,8 +148,8 @@ class EventPublisher:
 class _Wire(asyncio.Protocol):
     """One connection to the broker."""
 
-    def __init__(self, confirmed: Callable[[int], None]) -> None:
-        self._confirmed = confirmed
+    def __init__(self, on_confirmed: Callable[[int], None]) -> None:
+        self._on_confirmed = on_confirmed
         self._scanner = Scanner(frozenset({CONNACK, PUBACK}), self._handle_packet, _ignore)
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
@@ -179,16 +186,21 @@ class _Wire(asyncio.Protocol):
 
     def _handle_packet(self, kind: int, body: bytes) -> None:
         if kind == PUBACK:
-            self._confirmed(int.from_bytes(body[:2]))
+            mid = int.from_bytes(body[:2])
+            self._on_confirmed(mid)
         elif not self.accepted.done():
-            if body[1]:
-                self.accepted.set_exception(ConnectionError(f"the broker refuses {CLIENT_ID.decode()} with code {body[1]}"))
+            reason = body[1]
+            if reason:
+                self.accepted.set_exception(ConnectionError(f"the broker refuses {CLIENT_ID.decode()} with code {reason}"))
             else:
                 self.accepted.set_result(None)
 
 
 def _publish(body: Body, mid: int, *, dup: bool = False) -> bytes:
-    return packet(0x3A if dup else 0x32, body[0] + mid.to_bytes(2) + body[1])
+    """Build a PUBLISH with QoS 1."""
+    topic, payload = body
+    first_byte = 0x3A if dup else 0x32
+    return packet(first_byte, topic + mid.to_bytes(2) + payload)
 
 
 def _ignore(head: PublishHead, crc: int, size: int) -> None:
@@ -196,5 +208,6 @@ def _ignore(head: PublishHead, crc: int, size: int) -> None:
 
 
 def _report(state: RetryCallState) -> None:
+    """Log the loss of the connection, but not the further failures to reconnect."""
     if state.attempt_number <= 1 and state.outcome is not None:
         log.warning("broker connection of the event publisher lost; reconnecting", reason=str(state.outcome.exception()))

@@ -10,8 +10,8 @@ from manifold.sandbox.tap.publication_store import Publication
 
 Fields = dict[str, Any]
 
-_LEVELS_MAX = 190  # `/` in a topic; Mosquitto disconnects publishers beyond 200
-_ID_BYTES_MAX = 60_000
+_LEVELS_MAX = 190  # slashes in a client id; with more than 200 in a topic, Mosquitto disconnects the publisher
+_ID_BYTES_MAX = 60_000  # a topic may have 65,535 bytes
 
 _NAMES = {  # the value of the field `event`
     BrokerEvent.CONNECTED: "client.connected",
@@ -61,25 +61,29 @@ class Delivery:
     def __init__(
         self, topic: str, qos: int, retain: bool, props: Properties, message_id: str, publication: Publication | None
     ) -> None:
-        self.topic, self.qos, self.retain, self.props = topic, qos, retain, props
-        self.id, self.publication = message_id, publication
+        self.topic = topic
+        self.qos = qos
+        self.retain = retain
+        self.props = props  # of the PUBLISH that the vehicle receives; empty on MQTT 3.1.1
+        self.id = message_id
+        self.publication = publication  # None: not in the store, so publisher and time are unknown
 
 
-def connected(now_ms: int, client_id: str, asked: Connect, expiry_s: int, receive_maximum: int) -> Fields:
+def connected(now_ms: int, client_id: str, connect: Connect, expiry_s: int, receive_maximum: int) -> Fields:
     """Return the fields of a connected event: the broker has accepted a vehicle's connection."""
     return _fields(BrokerEvent.CONNECTED, now_ms, client_id) | {
-        "proto_ver": asked.version,
-        "clean_start": asked.clean_start,
+        "proto_ver": connect.version,
+        "clean_start": connect.clean_start,
         "expiry_interval": expiry_s,
-        "keepalive": asked.keepalive_s,
+        "keepalive": connect.keepalive_s,
         "receive_maximum": receive_maximum,
-        "max_packet_size": asked.properties.get("Maximum-Packet-Size", UNDEFINED),
+        "max_packet_size": connect.properties.get("Maximum-Packet-Size", UNDEFINED),
         "connected_at": now_ms,
     }
 
 
 def disconnected(now_ms: int, client_id: str, version: int, reason: str, props: Properties, connected_at_ms: int) -> Fields:
-    """Return the fields of a disconnected event; `props` are those of the vehicle's DISCONNECT."""
+    """Return the fields of a disconnected event. `props` are the properties of the vehicle's DISCONNECT."""
     return _fields(BrokerEvent.DISCONNECTED, now_ms, client_id) | {
         "proto_ver": version,
         "reason": reason,
@@ -94,22 +98,23 @@ def subscription(event: BrokerEvent, now_ms: int, client_id: str, topic_filter: 
     return _fields(event, now_ms, client_id) | {"topic": topic_filter, "qos": qos}
 
 
-def delivered(now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
-    """Return the fields of a delivered event. The message expiry in it is the remaining time."""
-    props = _props(it)
-    remains = it.props.get("Message-Expiry-Interval")
-    if remains is not None:
-        props = props | {"Message-Expiry-Interval": remains}
-    return _message(BrokerEvent.DELIVERED, now_ms, client_id, it, dup) | {"pub_props": props}
+def delivered(now_ms: int, client_id: str, delivery: Delivery, dup: bool) -> Fields:
+    """Return the fields of a delivered event. Its message expiry is the remaining time, as in the PUBLISH to the vehicle."""
+    props = _publisher_props(delivery)
+    remaining_s = delivery.props.get("Message-Expiry-Interval")
+    if remaining_s is not None:
+        props = props | {"Message-Expiry-Interval": remaining_s}
+    return _message_fields(BrokerEvent.DELIVERED, now_ms, client_id, delivery, dup=dup) | {"pub_props": props}
 
 
-def acked(now_ms: int, client_id: str, it: Delivery, props: Properties) -> Fields:
-    """Return the fields of an acked event; `props` are those of the vehicle's PUBACK."""
-    return _message(BrokerEvent.ACKED, now_ms, client_id, it, False) | {"pub_props": _props(it), "puback_props": props}
+def acked(now_ms: int, client_id: str, delivery: Delivery, props: Properties) -> Fields:
+    """Return the fields of an acked event. `props` are the properties of the vehicle's PUBACK or PUBREC."""
+    fields = _message_fields(BrokerEvent.ACKED, now_ms, client_id, delivery, dup=False)
+    return fields | {"pub_props": _publisher_props(delivery), "puback_props": props}
 
 
 def dropped(now_ms: int, publication: Publication, qos: int, retain: bool) -> Fields:
-    """Return the fields of a dropped event: a publish matched no subscriber; the client is its publisher."""
+    """Return the fields of a dropped event: a message had no subscriber. The event's client is the publisher."""
     sent = publication.sent
     return _fields(BrokerEvent.DROPPED, now_ms, sent.from_clientid) | {
         "id": publication.id,
@@ -126,23 +131,25 @@ def _fields(event: BrokerEvent, now_ms: int, client_id: str) -> Fields:
     return {"event": _NAMES[event], "timestamp": now_ms, "clientid": client_id}
 
 
-def _message(event: BrokerEvent, now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
-    known = it.publication
+def _message_fields(event: BrokerEvent, now_ms: int, client_id: str, delivery: Delivery, *, dup: bool) -> Fields:
+    """Return the fields of an event about a message to a vehicle."""
+    publication = delivery.publication
     return _fields(event, now_ms, client_id) | {
-        "id": it.id,
-        "from_clientid": known.sent.from_clientid if known else UNDEFINED,
-        "topic": it.topic,
-        "qos": it.qos,
-        "flags": {"retain": it.retain, "dup": dup},
-        "publish_received_at": known.received_at_ms if known else UNDEFINED,
+        "id": delivery.id,
+        "from_clientid": publication.sent.from_clientid if publication else UNDEFINED,
+        "topic": delivery.topic,
+        "qos": delivery.qos,
+        "flags": {"retain": delivery.retain, "dup": dup},
+        "publish_received_at": publication.received_at_ms if publication else UNDEFINED,
     }
 
 
-def _props(it: Delivery) -> Properties:
-    """Return the publisher's properties if known, because a vehicle on MQTT 3.1.1 receives none."""
-    return it.publication.sent.props if it.publication else it.props
+def _publisher_props(delivery: Delivery) -> Properties:
+    """Return the properties that the publisher sent, or if they are unknown, those that the vehicle receives."""
+    return delivery.publication.sent.props if delivery.publication else delivery.props
 
 
 def is_valid_topic_suffix(client_id: str) -> bool:
-    """Whether an event topic can end with this client id: no wildcards, and fewer levels than Mosquitto's limit of 200."""
-    return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX
+    """Whether an event topic can end with this client id: it has no wildcard, and does not make the topic too long."""
+    has_wildcard = not set(client_id).isdisjoint("+#")
+    return not has_wildcard and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

@@ -1,8 +1,8 @@
-"""Client identity with TLS: the certificate's name, and the client ids and user names that it allows.
+"""Client identity with TLS: the certificate's common name, and the client ids and user names that it allows.
 
-A vehicle's client id is its certificate's common name, and its user name is not a service's. A service's or publisher's user name
-is its certificate's common name, and its client id begins with it. Each CONNECT is checked. One that cannot be parsed completely
-is refused, because the broker might parse it differently.
+A vehicle's client id must be its common name, and its user name must not be a service's. A service or publisher must have its
+common name as its user name, and its client id must be that name, alone or followed by `-…`. A CONNECT that cannot be parsed
+completely is refused, because the broker might parse it differently.
 """
 
 import ssl
@@ -30,69 +30,76 @@ class Identity:
     not_after: float  # Unix seconds
 
     @classmethod
-    def of(cls, shown: dict[str, object]) -> "Identity":
-        """Build from the peer certificate in ssl's format. Unless there is exactly one common name, the name is empty."""
-        subject: object = shown.get("subject", ())
+    def of(cls, certificate: dict[str, object]) -> "Identity":
+        """Return the identity in a certificate, given in the format of `SSLSocket.getpeercert`.
+
+        The name is empty if the certificate has no common name, or several.
+        """
+        subject: object = certificate.get("subject", ())
         names = [value for part in subject for key, value in part if key == "commonName"]  # type: ignore[attr-defined]
-        not_after = ssl.cert_time_to_seconds(str(shown["notAfter"]))
-        return cls(names[0] if len(names) == 1 else "", int(str(shown["serialNumber"]), 16), not_after)
+        name = names[0] if len(names) == 1 else ""
+        serial = int(str(certificate["serialNumber"]), 16)
+        not_after = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        return cls(name, serial, not_after)
 
 
 Rule = Callable[[Identity, Connect], bool]
 
 
-def is_vehicle(who: Identity, asked: Connect) -> bool:
+def is_vehicle(identity: Identity, connect: Connect) -> bool:
     """Whether a CONNECT is allowed on the vehicles' port."""
-    claims_service = is_service(asked.client_id) or (asked.username or "").startswith(SERVICE_PREFIX)
-    return asked.whole and bool(who.name) and asked.client_id == who.name and not claims_service
+    claims_service = is_service(connect.client_id) or (connect.username or "").startswith(SERVICE_PREFIX)
+    has_own_id = bool(identity.name) and connect.client_id == identity.name
+    return connect.is_complete and has_own_id and not claims_service
 
 
-def is_platform(who: Identity, asked: Connect) -> bool:
+def is_platform(identity: Identity, connect: Connect) -> bool:
     """Whether a CONNECT is allowed on the port of services and publishers."""
-    own = asked.client_id == who.name or asked.client_id.startswith(f"{who.name}-")
-    return asked.whole and is_service(who.name) and asked.username == who.name and own
+    has_own_id = connect.client_id == identity.name or connect.client_id.startswith(f"{identity.name}-")
+    return connect.is_complete and is_service(identity.name) and connect.username == identity.name and has_own_id
 
 
 class Certificates:
-    """The tap's certificate, its CA, and the revocation list; reloaded when the files change."""
+    """The tap's certificate, its CA, and the revocation list, which `renew` reloads when their files have changed."""
 
     def __init__(self, folder: Path) -> None:
         """Load the files. Raises OSError or ValueError if they cannot be read."""
-        self._ca, self._server, self._listed = folder / CA, folder / SERVER, folder / REVOKED
-        self._stamps = self._read_stamps()
+        self._ca, self._server, self._revocation_list = folder / CA, folder / SERVER, folder / REVOKED
+        self._file_states = self._read_file_states()
         self.context = self._newest = server_context(self._ca, self._server)
         self.context.sni_callback = self._take_newest
-        self._revoked = revoked_serials(self._ca, self._listed)
+        self._revoked = revoked_serials(self._ca, self._revocation_list)
 
     def renew(self) -> None:
-        """Reload changed files for new connections; on an error, retry at the next check."""
-        stamps = self._read_stamps()
-        if stamps == self._stamps:
+        """Reload the files if they have changed, for new connections. After an error, the next call retries."""
+        file_states = self._read_file_states()
+        if file_states == self._file_states:
             return
         try:
             newest = server_context(self._ca, self._server)  # a new context, because trusted CAs cannot be removed from one
-            self._revoked = revoked_serials(self._ca, self._listed)
+            self._revoked = revoked_serials(self._ca, self._revocation_list)
         except (OSError, ValueError) as exc:
             log.error("tap certificates cannot be read; the old ones stay in use", reason=str(exc))  # noqa: TRY400  # the reason is sufficient
             return
-        self._stamps, self._newest = stamps, newest
+        self._file_states, self._newest = file_states, newest
         log.info("tap certificates reloaded", revoked=len(self._revoked))
 
     def _take_newest(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext) -> None:
-        """Switch a handshake from the listener's context to the newest; called with or without a server name."""
+        """Switch a handshake from the listener's context to the newest one. ssl calls this for each handshake."""
         connection.context = self._newest
 
-    def refuses(self, who: Identity) -> bool:
+    def is_invalid(self, identity: Identity) -> bool:
         """Whether a certificate has expired or was revoked."""
-        return who.serial in self._revoked or time.time() > who.not_after
+        return identity.serial in self._revoked or time.time() > identity.not_after
 
-    def _read_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_stamp(file) for file in (self._ca, self._server, self._listed))
+    def _read_file_states(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_file_state(file) for file in (self._ca, self._server, self._revocation_list))
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _file_state(file: Path) -> tuple[int, int, int] | None:
+    """Return inode, modification time in ns, and size, at least one of which changes with the file; None if there is no file."""
     try:
-        found = file.stat()
+        stat = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -9,7 +9,7 @@ from manifold.sandbox.tap.publication_store import Publication, Sent
 from manifold.sandbox.tap.scanner import SUBSCRIBE, PublishHead, Scanner
 from manifold.sandbox.tap.sessions import Session, Sessions
 
-NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80
+NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80  # reason codes; every code from FIRST_REFUSAL on is a refusal
 NO_PROPERTIES: Properties = {USER: {}}
 
 
@@ -20,16 +20,18 @@ class MessageTracker:
         self._sessions = sessions
         self.version, self.client_id = 4, ""
         self.session: Session | None = None
-        self.open = False  # between the CONNACK and the end of the connection
-        self.scanners: tuple[Scanner, Scanner]  # for client and broker bytes
-        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}  # client's publishes: publication, QoS, retain
-        self._wants: dict[int, list[str]] = {}  # unanswered SUBSCRIBE and UNSUBSCRIBE packets: filters by packet id
-        self._aliases: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # topic aliases of client and broker publishes
+        self.is_open = False  # true between the CONNACK and the end of the connection
+        self.scanners: tuple[Scanner, Scanner]  # of the client's bytes, and of the broker's
+        # The client's PUBLISHes that the broker has not confirmed: publication, QoS and retain flag, by packet id.
+        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}
+        self._unanswered_filters: dict[int, list[str]] = {}  # of SUBSCRIBEs and UNSUBSCRIBEs, by packet id
+        self._client_aliases: dict[int, bytes] = {}  # topics by the topic alias in the client's PUBLISHes
+        self._broker_aliases: dict[int, bytes] = {}  # the same of the broker's PUBLISHes
 
-    def asks(self, kind: int, body: bytes) -> None:
+    def requests_filters(self, kind: int, body: bytes) -> None:
         """Handle a SUBSCRIBE or UNSUBSCRIBE from the client."""
         mid, filters = read_filters(body, self.version, with_options=kind == SUBSCRIBE)
-        self._wants[mid] = filters
+        self._unanswered_filters[mid] = filters
 
     def acknowledged(self, body: bytes) -> None:
         """Handle a PUBACK or PUBREC from the client."""
@@ -38,41 +40,44 @@ class MessageTracker:
         delivery = session.inflight.pop(mid, None) if session else None
         if delivery is None:
             return
-        self._sessions.emit(
-            BrokerEvent.ACKED, self.client_id, events.acked(self._sessions.now_ms(), self.client_id, delivery, props), None
-        )
+        fields = events.acked(self._sessions.now_ms(), self.client_id, delivery, props)
+        self._sessions.emit(BrokerEvent.ACKED, self.client_id, fields, None)
         if delivery.publication:
             self._sessions.store.forget(delivery.publication)
 
     def publishes(self, head: PublishHead, crc: int, size: int) -> None:
         """Handle a PUBLISH from the client."""
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
-        topic = self._topic(head, props, self.scanners[0], self._aliases[0])
-        match = self._sessions.request(topic)
-        if match is None or not (head.qos or self._sessions.emit_delivered):
+        topic = self._topic(head, props, self.scanners[0], self._client_aliases)
+        match = self._sessions.match_request(topic)
+        if match is None:
             return
-        sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
+        if not head.qos and not self._sessions.emit_delivered:
+            return  # with QoS 0 there is no acknowledgement, and `delivered` would be the only event
+        owner = match[1] or match[2] or b""
+        sent = Sent(owner, topic, self.client_id, props, crc, size)
         store = self._sessions.store
-        publication = store.repeated(sent) if head.dup else None
+        publication = store.find_undelivered(sent) if head.dup else None
         if publication is None:
-            session = self._sessions.by_id.get(sent.owner.decode("utf-8", "replace"))
+            vehicle_session = self._sessions.by_id.get(owner.decode("utf-8", "replace"))
             # A vehicle on MQTT 5 gets the properties in the packet itself, so they need not survive a restart of the tap.
-            keep = session is None or session.version < 5
+            keep = vehicle_session is None or vehicle_session.version < 5
             publication = store.remember(sent, self._sessions.now_ms(), keep=keep)
         if head.qos:
             self._unconfirmed[head.mid] = (publication, head.qos, head.retain)
 
     def _topic(self, head: PublishHead, props: Properties, scanner: Scanner, aliases: dict[int, bytes]) -> bytes:
+        """Return the topic of a PUBLISH, by its topic alias if the topic itself is empty; remove the alias from `props`."""
         alias = props.pop("Topic-Alias", None) if props is not NO_PROPERTIES else None
         if alias is None:
             return head.topic
-        scanner.wanted = _every  # from now on any publish may redefine this alias
+        scanner.wanted = _want_every_topic  # from now on any PUBLISH may redefine this alias
         if head.topic:
             aliases[alias] = head.topic
         return head.topic or aliases.get(alias, b"")
 
     def confirmed(self, body: bytes) -> None:
-        """Handle the broker's answer to a PUBLISH."""
+        """Handle the broker's PUBACK or PUBREC for a PUBLISH of the client."""
         mid, reason, _ = read_ack(body, self.version)
         publication, qos, retain = self._unconfirmed.pop(mid, (None, 0, False))
         if publication is None:
@@ -84,45 +89,57 @@ class MessageTracker:
             self._sessions.store.forget(publication)
 
     def subscribed(self, body: bytes) -> None:
-        """Handle the broker's answer to a SUBSCRIBE."""
+        """Handle the broker's SUBACK: its reason code for a filter is the granted QoS, or a refusal."""
         mid, reasons = read_suback(body, self.version)
-        for topic_filter, qos in zip(self._wants.pop(mid, ()), reasons, strict=False):
-            if qos >= FIRST_REFUSAL:
+        filters = self._unanswered_filters.pop(mid, ())
+        for topic_filter, reason in zip(filters, reasons, strict=False):
+            if reason >= FIRST_REFUSAL:
                 continue
+            qos = reason
             if self.session is not None and self.session.filters is not None:
                 self.session.filters[topic_filter] = qos
-            self._tell_subscription(BrokerEvent.SUBSCRIBED, topic_filter, qos)
+            self._emit_subscription(BrokerEvent.SUBSCRIBED, topic_filter, qos)
 
     def unsubscribed(self, body: bytes) -> None:
-        """Handle the broker's answer to an UNSUBSCRIBE."""
-        mid, reasons = read_suback(body, self.version)
-        for n, topic_filter in enumerate(self._wants.pop(mid, ())):
-            known = self.session.filters if self.session else None
-            there = topic_filter in known if known is not None else n >= len(reasons) or reasons[n] == 0
-            qos = known.pop(topic_filter, 0) if known is not None else 0
-            if there:
-                self._tell_subscription(BrokerEvent.UNSUBSCRIBED, topic_filter, qos)
+        """Handle the broker's UNSUBACK: emit an event for each filter to which the client was subscribed.
 
-    def _tell_subscription(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
-        if self._sessions.is_own(self.client_id, topic_filter):
+        If the session's filters are unknown, the broker's reason codes decide; before MQTT 5 there are none, and all filters
+        count.
+        """
+        mid, reasons = read_suback(body, self.version)
+        for index, topic_filter in enumerate(self._unanswered_filters.pop(mid, ())):
+            subscribed_filters = self.session.filters if self.session else None
+            if subscribed_filters is None:
+                was_subscribed = index >= len(reasons) or reasons[index] == 0
+                qos = 0
+            else:
+                was_subscribed = topic_filter in subscribed_filters
+                qos = subscribed_filters.pop(topic_filter, 0)
+            if was_subscribed:
+                self._emit_subscription(BrokerEvent.UNSUBSCRIBED, topic_filter, qos)
+
+    def _emit_subscription(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
+        if self._sessions.is_reported(self.client_id, topic_filter):
             fields = events.subscription(event, self._sessions.now_ms(), self.client_id, topic_filter, qos)
             self._sessions.emit(event, self.client_id, fields, None)
 
     def delivers(self, head: PublishHead, crc: int, size: int) -> None:
-        """Handle a PUBLISH from the broker."""
+        """Handle a PUBLISH from the broker: find the publication that it delivers, or the delivery that it repeats."""
         session = self.session
         props = read_properties(head.properties) if self.version >= 5 else NO_PROPERTIES
-        topic = self._topic(head, props, self.scanners[1], self._aliases[1])
-        match = self._sessions.request(topic)
-        if match is None or session is None or not self.open:
+        topic = self._topic(head, props, self.scanners[1], self._broker_aliases)
+        match = self._sessions.match_request(topic)
+        if match is None or session is None or not self.is_open:
             return
-        text = topic.decode("utf-8", "replace")
+        topic_text = topic.decode("utf-8", "replace")
         delivery = session.inflight.get(head.mid) if head.dup else None
-        if delivery is None or delivery.topic != text:
+        if delivery is None or delivery.topic != topic_text:
             store = self._sessions.store
-            seen = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
-            known = store.take(seen, self._sessions.now_ms(), by_payload=self.version < 5)
-            delivery = Delivery(text, head.qos, head.retain, props, known.id if known else store.new_id(), known)
+            owner = match[1] or match[2] or b""
+            received = Sent(owner, topic, self.client_id, props, crc, size)
+            publication = store.take(received, self._sessions.now_ms(), by_payload=self.version < 5)
+            message_id = publication.id if publication else store.new_id()
+            delivery = Delivery(topic_text, head.qos, head.retain, props, message_id, publication)
         if head.qos:
             session.inflight[head.mid] = delivery
         elif delivery.publication:
@@ -132,5 +149,5 @@ class MessageTracker:
             self._sessions.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
 
 
-def _every(_: bytes) -> bool:
+def _want_every_topic(_: bytes) -> bool:
     return True

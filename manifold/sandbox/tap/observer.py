@@ -1,7 +1,7 @@
 """Observes the packets of one connection in both directions and emits EMQX's events. Pure: bytes in, events out.
 
-The connection of a service, or one with a client id that cannot be part of a topic, is silent: only its publishes to vehicles are
-observed.
+Some connections are silent: they cause no events, and only their PUBLISHes to vehicles are observed. These are the connections of
+services, and of clients whose id cannot be part of a topic.
 """
 
 import secrets
@@ -32,10 +32,12 @@ from manifold.sandbox.tap.subscription_rights import SubscriptionRights
 from manifold.sandbox.tap.topic_syntax import fault_of_name
 from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
-KEEPALIVE_SHARE = 1.5  # multiple of the keep-alive after which a silent client is disconnected
+KEEPALIVE_FACTOR = 1.5  # a broker disconnects a client that sends nothing for this multiple of its keep-alive
 
-_GOODBYES = {"takenover": 0x8E, "discarded": 0x8E, "keepalive_timeout": 0x8D}  # DISCONNECTs of EMQX that Mosquitto does not send
+# Reason codes of the DISCONNECT that EMQX sends before it closes, but Mosquitto does not; by EMQX's name of the reason.
+_EMQX_DISCONNECT_CODES = {"takenover": 0x8E, "discarded": 0x8E, "keepalive_timeout": 0x8D}
 
+# Packet types to observe on an open connection. PUBLISH is not among them: `Scanner.wanted` selects PUBLISHes by topic.
 _FROM_SERVICE = frozenset({SUBSCRIBE, UNSUBSCRIBE})
 _TO_SERVICE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 _FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
@@ -46,88 +48,99 @@ class Stage(Enum):
     """The stage of a connection."""
 
     NEW = auto()  # before the CONNECT
-    ASKED = auto()  # before the CONNACK
+    CONNECTING = auto()  # between CONNECT and CONNACK
     OPEN = auto()
-    OVER = auto()  # refused, ended, or taken over: emits no more events
+    ENDED = auto()  # refused, closed, or taken over: emits no more events
 
 
 class SessionObserver:
-    """Observes one connection, whose bytes pass through `up` and `down`. Report how the connection ends.
+    """Observes one connection. The client's bytes must pass through `up`, and the broker's through `down`.
 
-    While `held` is true the CONNACK must not be forwarded; `released` is called when it may.
+    When the connection ends, call `client_closed`, `broker_closed` or `tap_closes`. While `holds_connack` is true, the CONNACK
+    must not be forwarded; `release_connack` is called when it may be.
     """
 
-    def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
-        self._sessions, self._released = sessions, released
+    def __init__(self, sessions: Sessions, release_connack: Callable[[], None]) -> None:
+        self._sessions, self._release_connack = sessions, release_connack
         self._messages = MessageTracker(sessions)
         self._client = Scanner(frozenset({CONNECT}), self._on_client_packet, self._messages.publishes)
         self._broker = Scanner(frozenset({CONNACK}), self._on_broker_packet, self._messages.delivers)
         self._messages.scanners = self._client, self._broker
         self.stage = Stage.NEW
-        self.asked: Connect | None = None
+        self.connect_packet: Connect | None = None
         self.client_id = ""
-        self.silent = True
-        self.held = False
+        self.is_silent = True
+        self.holds_connack = False
         self._rights = SubscriptionRights(sessions.rights)
         self.up, self.down = Passage(self._client), Passage(self._broker)
         self._expiry_s = self._connected_at_ms = 0
-        self._said: str | None = None  # the broker's own disconnect reason
-        self._ended_by: str | None = None  # the reason of the disconnected event
+        self._broker_reason: str | None = None  # in the DISCONNECT that the broker has sent; None: it has sent none
+        self._end_reason: str | None = None  # in the disconnected event; None: no event was emitted
 
     # ---- start and end of the connection
 
-    def _ask(self, asked: Connect) -> None:
-        self.asked, self.stage, self._messages.version = asked, Stage.ASKED, asked.version
-        self.client_id = self._messages.client_id = asked.client_id
-        self._client.version = self._broker.version = asked.version
+    def _on_connect(self, connect: Connect) -> None:
+        """Handle the CONNECT: store its fields, and observe the client's further packets."""
+        self.connect_packet = connect
+        self.stage = Stage.CONNECTING
+        self.client_id = self._messages.client_id = connect.client_id
+        self._messages.version = self._client.version = self._broker.version = connect.version
         self._client.stop()
-        self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._publishes_to, True
+        self._client.kinds = _FROM_VEHICLE
+        self._client.wanted = self._is_wanted_publish
+        self._client.digests = True
         self._sessions.register(self)
 
-    def _accepted(self, body: bytes) -> None:
-        """Take in the CONNACK: whether the session is open, the client's id, and what to observe from now on."""
-        asked = self.asked
+    def _on_connack(self, body: bytes) -> None:
+        """Handle the CONNACK: open the session unless it was refused, and choose the packets to observe from now on."""
+        connect = self.connect_packet
         self._broker.stop()
-        if asked is None or self.stage is not Stage.ASKED:
+        if connect is None or self.stage is not Stage.CONNECTING:
             return
         self._sessions.unregister(self)
-        present, reason, props = read_connack(body, self._messages.version)
+        session_present, reason, props = read_connack(body, self._messages.version)
         if reason:
-            self.stage = Stage.OVER
+            self.stage = Stage.ENDED
             return
-        self.stage, self._messages.open = Stage.OPEN, True
-        # Before MQTT 5 the client never learns the id that the broker generates for it, so nobody can resume that session.
+        self.stage, self._messages.is_open = Stage.OPEN, True
+        # Before MQTT 5 a client never learns the id that the broker generates for it, so any id that nobody else has will do.
         self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
         self._messages.client_id = self.client_id
-        self.silent = is_service(self.client_id) or not events.is_valid_topic_suffix(self.client_id)
-        if self.silent:
+        self.is_silent = is_service(self.client_id) or not events.is_valid_topic_suffix(self.client_id)
+        if self.is_silent:
             self._client.kinds, self._broker.kinds = _FROM_SERVICE, _TO_SERVICE
             return
-        self._broker.kinds, self._broker.wanted, self._broker.digests = (
-            _TO_VEHICLE,
-            self._sessions.is_request,
-            self._messages.version < 5,
-        )
-        self._open(asked, present, props)
+        self._broker.kinds = _TO_VEHICLE
+        self._broker.wanted = self._sessions.is_request
+        self._broker.digests = self._messages.version < 5  # on MQTT 5 deliveries are matched by user properties
+        self._open_session(connect, session_present, props)
 
-    def _open(self, asked: Connect, present: bool, props: Properties) -> None:
-        self._expiry_s = session_expiry_s(asked, props)
+    def _open_session(self, connect: Connect, session_present: bool, connack_properties: Properties) -> None:
+        """Begin or resume the session, emit the connected event, and hold the CONNACK until the event is confirmed."""
+        self._expiry_s = session_expiry_s(connect, connack_properties)
         self._messages.session = self._sessions.begin(
-            self, self.client_id, self._messages.version, present=present, clean_start=asked.clean_start
+            self,
+            self.client_id,
+            self._messages.version,
+            session_present=session_present,
+            clean_start=connect.clean_start,
         )
         self._connected_at_ms = now_ms = self._sessions.now_ms()
-        at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
-        self.held = True
-        fields = events.connected(now_ms, self.client_id, asked, self._expiry_s, at_once)
-        self._sessions.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._resume)
+        receive_maximum = min(connect.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
+        self.holds_connack = True
+        fields = events.connected(now_ms, self.client_id, connect, self._expiry_s, receive_maximum)
+        self._sessions.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._on_connected_confirmed)
 
-    def _resume(self) -> None:
-        self.held = False
-        self._released()
+    def _on_connected_confirmed(self) -> None:
+        self.holds_connack = False
+        self._release_connack()
 
     def taken_over(self, clean_start: bool) -> None:
-        """End this connection, because the broker has accepted another one with its client id."""
-        self._end("discarded" if clean_start else "takenover", NO_PROPERTIES, keep=True)
+        """End this connection, because the broker has accepted a newer one with its client id.
+
+        `clean_start`: whether the newer connection has discarded the session.
+        """
+        self._end("discarded" if clean_start else "takenover", NO_PROPERTIES, keep_session=True)
 
     def client_closed(self) -> None:
         """Handle the end of the connection by the client."""
@@ -136,107 +149,131 @@ class SessionObserver:
     def broker_closed(self, silent_for_s: float) -> int | None:
         """Handle the end of the connection by the broker, `silent_for_s` seconds after the client's last bytes.
 
-        Returns the reason code of the DISCONNECT that EMQX would send first on MQTT 5; None: none, or the broker sent its own.
+        Returns the reason code of the DISCONNECT to send to the client first, as EMQX would. None: send none, because EMQX would
+        send none, the broker has sent one itself, or the client does not use MQTT 5.
         """
-        newer = self._sessions.asking.get(self.client_id, [])
-        if newer and newer[-1] is not self and newer[-1].asked is not None:
-            self.taken_over(newer[-1].asked.clean_start)
+        newer_connections = self._sessions.awaiting_connack.get(self.client_id, [])
+        newest = newer_connections[-1] if newer_connections else None
+        if newest is not None and newest is not self and newest.connect_packet is not None:
+            self.taken_over(newest.connect_packet.clean_start)
         else:
-            self._end(self._said or self._guess(silent_for_s), NO_PROPERTIES)
-        is_told = self._messages.version >= 5 and self._said is None
-        return _GOODBYES.get(self._ended_by or "") if is_told else None
+            self._end(self._broker_reason or self._probable_reason(silent_for_s), NO_PROPERTIES)
+        if self._messages.version < 5 or self._broker_reason is not None:
+            return None
+        return _EMQX_DISCONNECT_CODES.get(self._end_reason or "")
 
-    def _guess(self, silent_for_s: float) -> str:
+    def _probable_reason(self, silent_for_s: float) -> str:
+        """Return EMQX's name of the most probable reason for which the broker closed without a DISCONNECT."""
         if self._rights.fault is not None:
             return events.reason_name(self._rights.fault)
         if self.up.unobserved:
             return "protocol_error"
-        limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
-        return "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
+        keepalive_s = self.connect_packet.keepalive_s if self.connect_packet else 0  # 0: the client may be silent forever
+        is_overdue = keepalive_s > 0 and silent_for_s >= keepalive_s * KEEPALIVE_FACTOR
+        return "keepalive_timeout" if is_overdue else "internal_error"
 
     def tap_closes(self) -> None:
         """Handle the end of the connection by the tap itself, which is stopping."""
         self._end("server_shutting_down", NO_PROPERTIES)
 
-    def _end(self, reason: str, props: Properties, keep: bool = False) -> None:
+    def _end(self, reason: str, props: Properties, *, keep_session: bool = False) -> None:
+        """End the connection, once; if it was open and is not silent, emit a disconnected event and release its session.
+
+        `props` are the properties of the client's DISCONNECT. With `keep_session` the session outlives the connection at least by
+        a second, because a newer connection is about to resume it.
+        """
         self._sessions.unregister(self)
-        if self.stage is Stage.OPEN:
-            self._ended_by = reason
-        stage, self.stage, session = self.stage, Stage.OVER, self._messages.session
-        self._messages.open = False
-        if stage is not Stage.OPEN or session is None:
+        was_open = self.stage is Stage.OPEN
+        self.stage = Stage.ENDED
+        self._messages.is_open = False
+        if not was_open:
+            return
+        self._end_reason = reason
+        session = self._messages.session
+        if session is None:
             return
         now_ms = self._sessions.now_ms()
         fields = events.disconnected(now_ms, self.client_id, self._messages.version, reason, props, self._connected_at_ms)
         self._sessions.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
         if session.holder is self:
-            self._sessions.end(session, self._expiry_s or (1 if keep else 0))
+            minimum_s = 1 if keep_session else 0
+            self._sessions.end(session, self._expiry_s or minimum_s)
 
     # ---- packets of the client
 
     def _on_client_packet(self, kind: int, body: bytes) -> None:
         if kind == CONNECT:
-            self._ask(read_connect(body))
-        elif self.stage not in (Stage.ASKED, Stage.OPEN):
+            self._on_connect(read_connect(body))
+        elif self.stage not in (Stage.CONNECTING, Stage.OPEN):
             return
         elif kind in (PUBACK, PUBREC):
             self._messages.acknowledged(body)
         elif kind in (SUBSCRIBE, UNSUBSCRIBE):
-            self._subscribes(kind, body)
+            self._on_filters_requested(kind, body)
         elif kind == DISCONNECT:
-            self._says_goodbye(body)
+            self._on_client_disconnect(body)
 
-    def _publishes_to(self, topic: bytes) -> object:
+    def _is_wanted_publish(self, topic: bytes) -> object:
+        """Return a true value if PUBLISHes on this topic may cause events. Note a topic for which EMQX disconnects the client."""
         self._rights.fault = fault_of_name(topic, self._messages.version) or self._rights.fault
         return self._sessions.is_request(topic)
 
-    def _subscribes(self, kind: int, body: bytes) -> None:
-        """Forward only the granted filters of a SUBSCRIBE or UNSUBSCRIBE."""
-        username = (self.asked.username if self.asked else None) or ""
+    def _on_filters_requested(self, kind: int, body: bytes) -> None:
+        """Handle a SUBSCRIBE or UNSUBSCRIBE: replace it by one with the granted filters, unless all are granted."""
+        username = (self.connect_packet.username if self.connect_packet else None) or ""
         decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username)
         if decision.replacement is not None:
-            self.up.replacement = len(packet(kind << 4 | 2, body)), decision.replacement
+            packet_size = len(packet(kind << 4 | 2, body))
+            self.up.replacement = packet_size, decision.replacement
             self._client.stop()
-        if decision.granted is not None and not self.silent:
-            self._messages.asks(kind, decision.granted)
+        if decision.granted is not None and not self.is_silent:
+            self._messages.requests_filters(kind, decision.granted)
 
-    def _answered_filters(self, kind: int, body: bytes) -> None:
+    def _on_filters_answered(self, kind: int, body: bytes) -> None:
+        """Handle the broker's SUBACK or UNSUBACK."""
         self._complete(kind, body)
-        if self.stage is Stage.OPEN and not self.silent:
-            self._messages.subscribed(body) if kind == SUBACK else self._messages.unsubscribed(body)
+        if self.stage is not Stage.OPEN or self.is_silent:
+            return
+        if kind == SUBACK:
+            self._messages.subscribed(body)
+        else:
+            self._messages.unsubscribed(body)
 
     def _complete(self, kind: int, body: bytes) -> None:
+        """Replace a packet of the broker by one that also has the tap's own refusals, if there are any."""
         completed = self._rights.complete(kind, body, self._messages.version)
         if completed is not None:
-            self.down.replacement = len(packet(kind << 4, body)), completed
+            packet_size = len(packet(kind << 4, body))
+            self.down.replacement = packet_size, completed
             self._broker.stop()
 
     @property
     def completes(self) -> bool:
-        """Whether a packet of the broker must be completed."""
+        """Whether one of the broker's next packets must be completed, so that incomplete packets may not be forwarded."""
         return self._rights.is_pending
 
-    def _says_goodbye(self, body: bytes) -> None:
+    def _on_client_disconnect(self, body: bytes) -> None:
         reason, props = read_disconnect(body, self._messages.version)
-        expiry = props.get("Session-Expiry-Interval")
-        if expiry is not None:
-            if expiry and not self._expiry_s:
+        expiry_s = props.get("Session-Expiry-Interval")
+        if expiry_s is not None:
+            if expiry_s and not self._expiry_s:  # MQTT 5, 3.14.2.2.2: an expiry of 0 in the CONNECT cannot be changed
                 self._end("protocol_error", props)
                 return
-            self._expiry_s = min(expiry, SESSION_MAX_S)
+            self._expiry_s = min(expiry_s, SESSION_MAX_S)
         self._end(events.reason_name(reason), props)
 
     # ---- packets of the broker
 
     def _on_broker_packet(self, kind: int, body: bytes) -> None:
         if kind == CONNACK:
-            self._accepted(body)
+            self._on_connack(body)
         elif kind in (PUBACK, PUBREC):
             self._messages.confirmed(body)
         elif kind in (SUBACK, UNSUBACK):
-            self._answered_filters(kind, body)
+            self._on_filters_answered(kind, body)
         elif self.stage is not Stage.OPEN:
             return
         elif kind == DISCONNECT:
             self._complete(kind, body)
-            self._said = events.reason_name(self._rights.fault or read_disconnect(body, self._messages.version)[0])
+            code, _ = read_disconnect(body, self._messages.version)
+            self._broker_reason = events.reason_name(self._rights.fault or code)

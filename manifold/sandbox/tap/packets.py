@@ -16,113 +16,136 @@ class Connect:
     keepalive_s: int
     username: str | None = None
     properties: Properties = field(default_factory=dict)
-    whole: bool = True  # False: truncated, so everything after the client id is unknown
+    is_complete: bool = True  # False: truncated, so everything after the client id is unknown
 
 
 def read_connect(body: bytes) -> Connect:
-    """Parse a CONNECT. A truncated Will or password is not an error, because neither is needed."""
-    read = Reader(body)
-    read.binary()
-    version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)
-    properties = read.properties() if version >= 5 else {}
-    client_id, username, whole = read.text(), None, True
+    """Parse a CONNECT; its password is not read. If the body is truncated after the client id, `is_complete` is false.
+
+    Raises:
+        Malformed: the body is truncated before the end of the client id.
+    """
+    reader = Reader(body)
+    reader.binary()  # the protocol's name
+    version = reader.integer(1) & 0x7F  # a bridge sets the highest bit
+    flags = reader.integer(1)
+    has_username, has_will, clean_start = flags & 0x80, flags & 0x04, bool(flags & 0x02)
+    keepalive_s = reader.integer(2)
+    properties = reader.properties() if version >= 5 else {}
+    client_id = reader.text()
+    username, is_complete = None, True
     try:
-        if flags & 0x04:
+        if has_will:
             if version >= 5:
-                size = read.variable()
-                read.at += size
-            read.binary()
-            read.binary()
-        username = read.text() if flags & 0x80 else None
+                will_properties_size = reader.variable()
+                reader.offset += will_properties_size
+            reader.binary()  # the Will's topic
+            reader.binary()  # the Will's payload
+        username = reader.text() if has_username else None
     except Malformed:
-        whole = False  # longer than the retained bytes; the user name is unknown
-    return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties, whole)
+        is_complete = False  # longer than the bytes that the scanner keeps; the user name is unknown
+    return Connect(client_id, version, clean_start, keepalive_s, username, properties, is_complete)
 
 
 def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
     """Parse a CONNACK into session present, reason code and properties."""
-    read = Reader(body)
-    present, reason = read.integer(1), read.integer(1)
-    return bool(present & 1), reason, read.properties() if version >= 5 and read.more else {}
+    reader = Reader(body)
+    session_present = bool(reader.integer(1) & 1)
+    reason = reader.integer(1)
+    properties = reader.properties() if version >= 5 and reader.more else {}
+    return session_present, reason, properties
 
 
 def refusal(version: int) -> bytes:
-    """Return a CONNACK that refuses a client id which is reserved or belongs to another client."""
+    """Return a CONNACK with reason code `Client Identifier not valid`."""
     return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
 
 
 def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
-    """Parse a PUBACK or PUBREC into packet id, reason code and properties. Malformed properties are ignored: the ack counts."""
+    """Parse a PUBACK or PUBREC into packet id, reason code and properties.
+
+    Malformed properties are ignored, so that the acknowledgement still counts.
+    """
     properties: Properties = {USER: {}}
-    if len(body) == 2:
+    if len(body) == 2:  # the packet id alone: the usual case, without a `Reader` for speed
         return body[0] << 8 | body[1], 0, properties
-    read = Reader(body)
-    mid, reason = read.integer(2), 0
-    if version >= 5 and read.more:
-        reason = read.integer(1)
-        try:
-            properties = read.properties() if read.more else properties
-        except Malformed:
-            properties = {USER: {}}
+    reader = Reader(body)
+    mid, reason = reader.integer(2), 0
+    if version >= 5 and reader.more:
+        reason = reader.integer(1)
+        if reader.more:
+            try:
+                properties = reader.properties()
+            except Malformed:
+                properties = {USER: {}}
     return mid, reason, properties
 
 
 def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int, list[str]]:
     """Parse a SUBSCRIBE (filters with options) or UNSUBSCRIBE into packet id and filters."""
-    read = Reader(body)
-    mid, filters = read.integer(2), []
+    reader = Reader(body)
+    mid = reader.integer(2)
     if version >= 5:
-        read.properties()
-    while read.more:
-        filters.append(read.text())
+        reader.properties()
+    filters = []
+    while reader.more:
+        filters.append(reader.text())
         if with_options:
-            read.integer(1)
+            reader.integer(1)
     return mid, filters
 
 
 def read_subscribe(body: bytes, version: int, *, with_options: bool) -> tuple[bytes, list[tuple[bytes, int]]]:
-    """Parse a SUBSCRIBE or UNSUBSCRIBE into the bytes before the filters (id, properties), and each filter with its options."""
-    read = Reader(body)
-    read.integer(2)
+    """Parse a SUBSCRIBE (filters with options) or UNSUBSCRIBE.
+
+    Returns the bytes before the filters (packet id and properties), and each filter with its options; an UNSUBSCRIBE has options
+    0.
+    """
+    reader = Reader(body)
+    reader.integer(2)  # the packet id
     if version >= 5:
-        read.properties()
-    head, wanted = body[: read.at], []
-    while read.more:
-        wanted.append((read.binary(), read.integer(1) if with_options else 0))
-    return head, wanted
+        reader.properties()
+    head, filters = body[: reader.offset], []
+    while reader.more:
+        topic_filter = reader.binary()
+        options = reader.integer(1) if with_options else 0
+        filters.append((topic_filter, options))
+    return head, filters
 
 
 def unsubscribe(mid: int, version: int, topic_filter: bytes) -> bytes:
     """Build an UNSUBSCRIBE packet."""
-    return packet(0xA2, mid.to_bytes(2) + (b"\0" if version >= 5 else b"") + string(topic_filter))
+    no_properties = b"\0" if version >= 5 else b""
+    return packet(0xA2, mid.to_bytes(2) + no_properties + string(topic_filter))
 
 
 def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
-    """Parse a SUBACK or UNSUBACK into packet id and reason codes; UNSUBACK has none before MQTT 5."""
-    read = Reader(body)
-    mid = read.integer(2)
+    """Parse a SUBACK or UNSUBACK into packet id and reason codes, one byte for each filter; UNSUBACK has none before MQTT 5."""
+    reader = Reader(body)
+    mid = reader.integer(2)
     if version >= 5:
-        read.properties()
-    return mid, read.rest()
+        reader.properties()
+    return mid, reader.rest()
 
 
 def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
     """Parse a DISCONNECT into reason code and properties."""
-    read = Reader(body)
-    if version < 5 or not read.more:
+    reader = Reader(body)
+    if version < 5 or not reader.more:
         return 0, {USER: {}}
-    reason = read.integer(1)
-    return reason, read.properties() if read.more else {USER: {}}
+    reason = reader.integer(1)
+    properties = reader.properties() if reader.more else {USER: {}}
+    return reason, properties
 
 
 def variable(value: int) -> bytes:
     """Encode a variable byte integer."""
-    out = bytearray()
+    encoded = bytearray()
     while value > 127:
-        out.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def string(value: bytes) -> bytes:
@@ -130,6 +153,6 @@ def string(value: bytes) -> bytes:
     return len(value).to_bytes(2) + value
 
 
-def packet(first: int, body: bytes) -> bytes:
-    """Build a packet from its first byte and body."""
-    return bytes((first,)) + variable(len(body)) + body
+def packet(first_byte: int, body: bytes) -> bytes:
+    """Build a packet from its first byte (type and flags) and its body."""
+    return bytes((first_byte,)) + variable(len(body)) + body

@@ -6,9 +6,10 @@ from manifold.sandbox.tap.scanner import Malformed, Scanner
 
 
 class Passage:
-    """One direction of one connection. An observer may set `replacement`: the current packet's size, and the bytes in its place.
+    """One direction of one connection.
 
-    Once `unobserved`, all bytes are forwarded unread: some were not MQTT, and the broker deals with them.
+    To replace the current packet, its observer sets `replacement` to the packet's size and the bytes to forward instead, and
+    stops the scanner. Once `unobserved` is true, because some bytes were not MQTT, all bytes are forwarded without being scanned.
     """
 
     __slots__ = ("_held", "_scanner", "replacement", "unobserved")
@@ -25,7 +26,7 @@ class Passage:
         return bool(self._held)
 
     def feed(self, data: bytes) -> int:
-        """Observe bytes; return how many were read: all, unless they include a CONNECT, a CONNACK or a changed packet."""
+        """Scan bytes, and return how many were scanned: all, unless an observer has stopped the scanner after a packet."""
         if self.unobserved:
             return len(data)
         try:
@@ -34,22 +35,28 @@ class Passage:
             self.unobserved = True
             return len(data)
 
-    def take(self, data: bytes, *, hold: Callable[[], bool], until: Callable[[], bool]) -> tuple[bytes, bytes]:
-        """Return the bytes to forward, and the rest of `data` once `until` is true. If `hold`, keep an incomplete packet."""
-        seen = self.feed(data)
-        if seen == len(data) and self.replacement is None and not self._held and not (self._scanner.unfinished and hold()):
-            return data, b""
-        gone = bytearray(self._held)
+    def take(self, data: bytes, *, holds_incomplete: Callable[[], bool], is_enough: Callable[[], bool]) -> tuple[bytes, bytes]:
+        """Scan bytes; return those to forward, and those that are not scanned.
+
+        Each time the scanner stops, `is_enough` decides whether the rest of `data` is left unscanned. If `holds_incomplete` is
+        true at the end, the bytes of an incomplete packet are held back until it is complete.
+        """
+        scanned = self.feed(data)
+        is_complete = scanned == len(data) and not (self._scanner.unfinished and holds_incomplete())
+        if is_complete and self.replacement is None and not self._held:
+            return data, b""  # the usual case, without copying
+        forwarded = bytearray(self._held)
         while True:
-            gone += data[:seen]
-            data = data[seen:]
+            forwarded += data[:scanned]
+            data = data[scanned:]
             if self.replacement is not None:
-                size, packet = self.replacement
+                packet_size, packet = self.replacement
                 self.replacement = None
-                gone[-size:] = packet
-            if not data or until():
+                forwarded[-packet_size:] = packet
+            if not data or is_enough():
                 break
-            seen = self.feed(data)
-        keep = min(self._scanner.unfinished, len(gone)) if hold() else 0
-        self._held = bytes(gone[len(gone) - keep :])
-        return bytes(gone[: len(gone) - keep]), data
+            scanned = self.feed(data)
+        held_size = min(self._scanner.unfinished, len(forwarded)) if holds_incomplete() else 0
+        forwarded_size = len(forwarded) - held_size
+        self._held = bytes(forwarded[forwarded_size:])
+        return bytes(forwarded[:forwarded_size]), data

@@ -10,7 +10,8 @@ USER, PAIRS = "User-Property", "User-Property-Pairs"
 
 _USER_PROPERTY = 0x26
 
-# All others of MQTT 5, section 2.2.2.2, under EMQX's names. Types: bytes of an integer, v(ariable integer), s(tring), b(inary).
+# All other properties of MQTT 5 (section 2.2.2.2): EMQX's name and the type. A number is the size of an integer in bytes;
+# `v` means a variable byte integer, `s` a string, and `b` binary data.
 _PROPERTIES: dict[int, tuple[str, int | str]] = {
     0x01: ("Payload-Format-Indicator", 1),
     0x02: ("Message-Expiry-Interval", 4),
@@ -44,17 +45,17 @@ _PROPERTIES: dict[int, tuple[str, int | str]] = {
 class Reader:
     """Reads a packet's body sequentially."""
 
-    __slots__ = ("at", "data")
+    __slots__ = ("data", "offset")
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
-        self.data, self.at = data, at
+    def __init__(self, data: bytes, offset: int = 0) -> None:
+        self.data, self.offset = data, offset
 
     def integer(self, size: int) -> int:
         """Read a big-endian integer of `size` bytes."""
-        part = self.data[self.at : self.at + size]
+        part = self.data[self.offset : self.offset + size]
         if len(part) < size:
             raise Malformed("packet too short")
-        self.at += size
+        self.offset += size
         return int.from_bytes(part)
 
     def variable(self) -> int:
@@ -72,10 +73,10 @@ class Reader:
     def binary(self) -> bytes:
         """Read length-prefixed bytes (two bytes of length)."""
         size = self.integer(2)
-        part = self.data[self.at : self.at + size]
+        part = self.data[self.offset : self.offset + size]
         if len(part) < size:
             raise Malformed("packet too short")
-        self.at += size
+        self.offset += size
         return part
 
     def text(self) -> str:
@@ -84,60 +85,72 @@ class Reader:
 
     def rest(self) -> bytes:
         """Return the remaining bytes."""
-        return self.data[self.at :]
+        return self.data[self.offset :]
 
     @property
     def more(self) -> bool:
         """Whether any bytes are left."""
-        return self.at < len(self.data)
+        return self.offset < len(self.data)
 
     def properties(self) -> Properties:
         """Read length-prefixed properties."""
         size = self.variable()
-        part = self.data[self.at : self.at + size]
+        part = self.data[self.offset : self.offset + size]
         if len(part) < size:
             raise Malformed("properties cut short")
-        self.at += size
+        self.offset += size
         return read_properties(part)
 
 
 def read_properties(raw: bytes) -> Properties:
-    """Parse properties without their length. `User-Property` is always set: the last value of each key; the pairs keep all."""
-    found: Properties = {}
+    """Parse the bytes of properties, without their length.
+
+    `User-Property` is always set, and has the last value of each key. `User-Property-Pairs` has all pairs in order; it is only
+    set if there are any.
+    """
+    properties: Properties = {}
     pairs: list[dict[str, str]] = []
-    at, end = 0, len(raw)
-    while at < end:
-        if raw[at] == _USER_PROPERTY:  # inlined: a request has two of these, and little else
-            at = _pair(raw, at + 1, end, pairs)
+    offset, raw_end = 0, len(raw)
+    while offset < raw_end:
+        if raw[offset] == _USER_PROPERTY:  # parsed without a `Reader`, for speed: a request has two of these, and little else
+            offset = _read_pair(raw, offset + 1, pairs)
         else:
-            read = Reader(raw, at)
-            _other(read, found)
-            at = read.at
-    found[USER] = {pair["key"]: pair["value"] for pair in pairs}
+            reader = Reader(raw, offset)
+            _read_other(reader, properties)
+            offset = reader.offset
+    properties[USER] = {pair["key"]: pair["value"] for pair in pairs}
     if pairs:
-        found[PAIRS] = pairs
-    return found
+        properties[PAIRS] = pairs
+    return properties
 
 
-def _pair(raw: bytes, at: int, end: int, pairs: list[dict[str, str]]) -> int:
+def _read_pair(raw: bytes, offset: int, pairs: list[dict[str, str]]) -> int:
+    """Append the user property at `offset` to `pairs`; return the offset after it.
+
+    Key and value each have two bytes of length in front.
+    """
     try:
-        value = at + 2 + (raw[at] << 8 | raw[at + 1])
-        stop = value + 2 + (raw[value] << 8 | raw[value + 1])
+        key_start = offset + 2
+        key_end = key_start + (raw[offset] << 8 | raw[offset + 1])
+        value_start = key_end + 2
+        value_end = value_start + (raw[key_end] << 8 | raw[key_end + 1])
     except IndexError as exc:
         raise Malformed("user property cut short") from exc
-    if stop > end:
+    if value_end > len(raw):
         raise Malformed("user property cut short")
-    key, text = raw[at + 2 : value].decode("utf-8", "replace"), raw[value + 2 : stop].decode("utf-8", "replace")
-    pairs.append({"key": key, "value": text})
-    return stop
+    key = raw[key_start:key_end].decode("utf-8", "replace")
+    value = raw[value_start:value_end].decode("utf-8", "replace")
+    pairs.append({"key": key, "value": value})
+    return value_end
 
 
-def _other(read: Reader, found: Properties) -> None:
-    number = read.integer(1)
+def _read_other(reader: Reader, properties: Properties) -> None:
+    """Read a property that is not a user property into `properties`."""
+    number = reader.integer(1)
     if number not in _PROPERTIES:
         raise Malformed(f"unknown property {number}")
     name, kind = _PROPERTIES[number]
     if isinstance(kind, int):
-        found[name] = read.integer(kind)
+        properties[name] = reader.integer(kind)
     else:
-        found[name] = read.variable() if kind == "v" else read.text()
+        properties[name] = reader.variable() if kind == "v" else reader.text()

@@ -1,4 +1,4 @@
-"""All connections through the tap; pauses and closes them together."""
+"""All connections through the tap, which pause and close together."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,22 +24,25 @@ class Proxy:
         return ProxiedConnection(self).client
 
     def accept_by(self, rule: Rule, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
-        """Return the factory for a port with client certificates, where `rule` decides which names are allowed."""
+        """Return the protocol factory of a port with client certificates; `rule` decides which names are allowed there."""
         return lambda: ProxiedConnection(self, rule, certificates).client
 
-    def cut_off(self) -> None:
-        """Abort connections whose certificates are no longer valid."""
+    def abort_revoked(self) -> None:
+        """Abort the connections whose certificates have expired or were revoked."""
         for connection in list(self.connections):
-            connection.cut_if_refused()
+            connection.abort_if_revoked()
 
-    def on_full(self, full: bool) -> None:
-        """Pause or resume reading from all clients, while too many events wait."""
-        self.events_full = full
+    def on_full(self, is_full: bool) -> None:
+        """Pause reading from all clients when too many events wait, and resume it afterwards."""
+        self.events_full = is_full
         for connection in list(self.connections):
-            connection.client.pause(EVENTS_WAIT) if full else connection.client.resume(EVENTS_WAIT)
+            if is_full:
+                connection.client.pause(EVENTS_WAIT)
+            else:
+                connection.client.resume(EVENTS_WAIT)
 
     def close(self) -> None:
-        """Close every connection, with a disconnected event for each vehicle."""
+        """Close every connection, and emit a disconnected event for each vehicle."""
         for connection in list(self.connections):
             connection.observer.tap_closes()
             connection.close()

@@ -1,11 +1,13 @@
 """Published messages for vehicles, kept until they are acknowledged.
 
 A plain broker strips user properties for vehicles on MQTT 3.1.1, and does not report the publisher and time of a message. The tap
-sees the packets of publisher and vehicle and matches them: by user properties on MQTT 5, by topic and payload (length and CRC-32)
-on 3.1.1, oldest first. Messages on one topic reach a vehicle in publish order.
+sees the publisher's PUBLISH and the PUBLISH that the vehicle receives, and matches the two. Both must have the same topic. On
+MQTT 5 their user properties must be equal; on MQTT 3.1.1 their payloads (size and CRC-32). The oldest match wins, because
+messages on one topic reach a vehicle in publish order.
 
-The store is also a file of JSON lines, written before the packet is forwarded, so that a tap restarted after a kill knows its
-messages. Only this process uses the file. It is not fsynced, because the tap need not survive a crash of the machine.
+The publications are also stored in a file of JSON lines, so that a tap that is restarted after a kill still knows them. A line is
+written before its packet is forwarded. Only this process uses the file. It is not fsynced, because the tap need not survive a
+crash of the machine.
 """
 
 import os
@@ -19,18 +21,18 @@ import structlog
 
 from manifold.sandbox.tap.properties import PAIRS, Properties
 
-MAX_PUBLICATIONS = 1_000_000  # the oldest are evicted first; on 3.1.1 their acknowledgements then have no seq
+MAX_PUBLICATIONS = 1_000_000  # beyond this the oldest is evicted; a vehicle on MQTT 3.1.1 then acknowledges it without a seq
 REWRITE_BYTES = 16 << 20  # the file is compacted when it has doubled and grown by this much
 
 log = structlog.get_logger(__name__)
 
 
 class Sent(NamedTuple):
-    """A PUBLISH for a vehicle, as sent by its publisher."""
+    """A PUBLISH for a vehicle, sent by its publisher, or by the broker to a client."""
 
-    owner: bytes  # the vehicle named in the topic
+    owner: bytes  # client id of the vehicle that the topic names
     topic: bytes
-    from_clientid: str
+    from_clientid: str  # the publisher; if the broker is the sender, the client that receives it
     props: Properties
     crc: int  # of the payload
     size: int  # of the payload, bytes
@@ -42,31 +44,34 @@ class Publication:
     __slots__ = ("expires_at_ms", "id", "pairs", "received_at_ms", "sent", "serial", "taken_by")
 
     def __init__(self, sent: Sent, received_at_ms: int, serial: int, message_id: str) -> None:
-        self.sent, self.received_at_ms, self.serial, self.id = sent, received_at_ms, serial, message_id
+        self.sent = sent
+        self.received_at_ms = received_at_ms
+        self.serial = serial
+        self.id = message_id
         self.pairs: list[dict[str, str]] = sent.props.get(PAIRS, [])
         expiry = sent.props.get("Message-Expiry-Interval")
         self.expires_at_ms = None if expiry is None else received_at_ms + expiry * 1000
-        self.taken_by: tuple[str, ...] = ()  # clients that have received it
+        self.taken_by: tuple[str, ...] = ()  # ids of the clients that have received it
 
 
 class PublicationStore:
-    """The publications by vehicle. `path` None: in memory only."""
+    """The publications, by vehicle. If `path` is None, they are kept in memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._all: dict[int, Publication] = {}
+        self._all: dict[int, Publication] = {}  # by serial number, oldest first
         self._by_owner: dict[bytes, dict[int, Publication]] = {}
-        self._lines: list[bytes] = []
-        self._file = -1
-        self._written = self._rewrite_at = 0
-        self._serial = 0  # of the newest publication or id
-        self._epoch = time.time_ns() // 1000  # makes the ids of each process new
-        self.forgotten_early = 0
+        self._lines: list[bytes] = []  # not yet written to the file
+        self._file = -1  # file descriptor; -1: not open
+        self._file_bytes = self._compact_at_bytes = 0
+        self._serial = 0  # of the newest publication or message id
+        self._epoch = time.time_ns() // 1000  # part of each message id, so that no two processes make the same one
+        self.forgotten_early = 0  # publications evicted beyond MAX_PUBLICATIONS
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            for line in _lines(path):
+            for line in _read_lines(path):
                 self._replay(line)
-            self._rewrite()
+            self._compact()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -77,66 +82,76 @@ class PublicationStore:
         return f"{self._epoch:016X}{self._serial:016X}"
 
     def remember(self, sent: Sent, now_ms: int, *, keep: bool) -> Publication:
-        """Record a publish. `keep`: in the file too; call `flush` before forwarding the packet."""
-        new_id = self.new_id()
-        made = Publication(sent, now_ms, self._serial, new_id)
-        self._add(made)
+        """Record a PUBLISH; with `keep` also in the file, at the next `flush`. Call `flush` before forwarding the packet."""
+        message_id = self.new_id()
+        publication = Publication(sent, now_ms, self._serial, message_id)
+        self._add(publication)
         if keep and self._path is not None:
-            self._lines.append(_line(made))
+            self._lines.append(_line(publication))
         if len(self._all) > MAX_PUBLICATIONS:
+            oldest = next(iter(self._all.values()))
             self.forgotten_early += 1
-            self.forget(next(iter(self._all.values())))
-        return made
+            self.forget(oldest)
+        return publication
 
-    def repeated(self, sent: Sent) -> Publication | None:
-        """Return the undelivered publication that the client repeats with DUP, if there is one."""
-        return next((one for one in self._by_owner.get(sent.owner, {}).values() if one.sent == sent and not one.taken_by), None)
+    def find_undelivered(self, sent: Sent) -> Publication | None:
+        """Return the publication with this PUBLISH that no client has received yet; None if there is none."""
+        for publication in self._by_owner.get(sent.owner, {}).values():
+            if publication.sent == sent and not publication.taken_by:
+                return publication
+        return None
 
-    def take(self, seen: Sent, now_ms: int, *, by_payload: bool) -> Publication | None:
-        """Find the publication that the broker delivers; `seen` is the PUBLISH received by the client `seen.from_clientid`.
+    def take(self, received: Sent, now_ms: int, *, by_payload: bool) -> Publication | None:
+        """Find the publication that the broker delivers with the PUBLISH `received`, and mark it as taken by the client.
 
-        Matches by user properties; with `by_payload`, if the broker has stripped them, by payload.
+        Matches by user properties; if the broker has stripped them, with `by_payload`, by payload. If the client has already
+        taken every match, because its filters overlap, returns the newest one again. None: no publication matches.
         """
-        client_id, pairs, repeated = seen.from_clientid, seen.props.get(PAIRS, []), None
-        for one in self._by_owner.get(seen.owner, {}).values():
-            sent = one.sent
-            same = (sent.crc == seen.crc and sent.size == seen.size) if by_payload else one.pairs == pairs
-            if not same or sent.topic != seen.topic:
+        client_id = received.from_clientid
+        pairs = received.props.get(PAIRS, [])
+        already_taken = None
+        for publication in self._by_owner.get(received.owner, {}).values():
+            sent = publication.sent
+            has_same_payload = sent.crc == received.crc and sent.size == received.size
+            is_match = has_same_payload if by_payload else publication.pairs == pairs
+            if not is_match or sent.topic != received.topic:
                 continue
-            if one.expires_at_ms is not None and now_ms > one.expires_at_ms + 1000:  # the broker counts in whole seconds
+            expires_at_ms = publication.expires_at_ms
+            if expires_at_ms is not None and now_ms > expires_at_ms + 1000:  # a second more: the broker counts whole seconds
                 continue
-            if client_id not in one.taken_by:
-                one.taken_by += (client_id,)
-                return one
-            repeated = one
-        return repeated  # delivered again, because filters of the client overlap
+            if client_id not in publication.taken_by:
+                publication.taken_by += (client_id,)
+                return publication
+            already_taken = publication
+        return already_taken
 
-    def forget(self, one: Publication) -> None:
-        """Forget a publication that was acknowledged or had no subscriber."""
-        if self._all.pop(one.serial, None) is None:
+    def forget(self, publication: Publication) -> None:
+        """Forget a publication that was acknowledged, or had no subscriber."""
+        if self._all.pop(publication.serial, None) is None:
             return
-        of_owner = self._by_owner[one.sent.owner]
-        del of_owner[one.serial]
+        owner = publication.sent.owner
+        of_owner = self._by_owner[owner]
+        del of_owner[publication.serial]
         if not of_owner:
-            del self._by_owner[one.sent.owner]
+            del self._by_owner[owner]
         if self._path is not None:
-            self._lines.append(b"%d\n" % one.serial)
+            self._lines.append(b"%d\n" % publication.serial)
 
     def forget_owner(self, owner: bytes) -> None:
         """Forget the messages of a vehicle whose session has ended."""
-        for one in list(self._by_owner.get(owner, {}).values()):
-            self.forget(one)
+        for publication in list(self._by_owner.get(owner, {}).values()):
+            self.forget(publication)
 
     def flush(self) -> None:
-        """Write new lines to the file, without fsync."""
+        """Write new lines to the file, without fsync; compact the file when it has grown enough."""
         if self._lines:
             data = b"".join(self._lines)
             self._lines.clear()
             try:
                 os.write(self._file, data)
-                self._written += len(data)
-                if self._written > self._rewrite_at:
-                    self._rewrite()
+                self._file_bytes += len(data)
+                if self._file_bytes > self._compact_at_bytes:
+                    self._compact()
             except OSError as exc:  # the disk is full: forwarding packets matters more than recovery after a kill
                 log.warning("publications not written to disk", path=str(self._path), reason=str(exc), bytes=len(data))
 
@@ -147,46 +162,59 @@ class PublicationStore:
             os.close(self._file)
             self._file = -1
 
-    def _add(self, one: Publication) -> None:
-        self._all[one.serial] = one
-        self._by_owner.setdefault(one.sent.owner, {})[one.serial] = one
+    def _add(self, publication: Publication) -> None:
+        self._all[publication.serial] = publication
+        self._by_owner.setdefault(publication.sent.owner, {})[publication.serial] = publication
 
     def _replay(self, line: bytes) -> None:
+        """Apply a line of the file: an array is a publication, a number the serial number of one that was forgotten."""
         try:
             record: Any = orjson.loads(line)
         except ValueError:
             return  # a partial last line
         if isinstance(record, int):
-            gone = self._all.get(record)
-            if gone is not None:
-                self.forget(gone)
+            forgotten = self._all.get(record)
+            if forgotten is not None:
+                self.forget(forgotten)
             return
-        serial, owner, topic, client_id, at_ms, props, crc, size, message_id = record
+        serial, owner, topic, client_id, received_at_ms, props, crc, size, message_id = record
         sent = Sent(owner.encode(), topic.encode(), client_id, props, crc, size)
-        self._add(Publication(sent, at_ms, serial, message_id))
+        self._add(Publication(sent, received_at_ms, serial, message_id))
         self._serial = max(self._serial, serial)
 
-    def _rewrite(self) -> None:
+    def _compact(self) -> None:
         """Compact the file: write the remaining publications to a new file that replaces it."""
         assert self._path is not None
-        fresh = self._path.with_suffix(".new")
+        new_file = self._path.with_suffix(".new")
         data = b"".join(map(_line, self._all.values()))
-        fresh.write_bytes(data)
-        fresh.replace(self._path)
+        new_file.write_bytes(data)
+        new_file.replace(self._path)
         if self._file >= 0:
             os.close(self._file)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._lines.clear()
-        self._written, self._rewrite_at = len(data), REWRITE_BYTES + 2 * len(data)
+        self._file_bytes = len(data)
+        self._compact_at_bytes = 2 * len(data) + REWRITE_BYTES
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     if path.exists():
         with path.open("rb") as file:
             yield from file
 
 
-def _line(one: Publication) -> bytes:
-    owner, topic, *sent = one.sent
-    names = [owner.decode("utf-8", "replace"), topic.decode("utf-8", "replace")]
-    return orjson.dumps([one.serial, *names, sent[0], one.received_at_ms, *sent[1:], one.id]) + b"\n"
+def _line(publication: Publication) -> bytes:
+    """Return the publication as a line for the file; `_replay` reads the fields in this order."""
+    sent = publication.sent
+    record = [
+        publication.serial,
+        sent.owner.decode("utf-8", "replace"),
+        sent.topic.decode("utf-8", "replace"),
+        sent.from_clientid,
+        publication.received_at_ms,
+        sent.props,
+        sent.crc,
+        sent.size,
+        publication.id,
+    ]
+    return orjson.dumps(record) + b"\n"

@@ -1,4 +1,4 @@
-"""Finds MQTT packets in a byte stream, however it is split, without buffering payloads. Pure."""
+"""Finds MQTT packets in a byte stream, which may be split anywhere, without buffering payloads. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,8 +7,8 @@ from zlib import crc32
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
-CONTROL_MAX: Final = 256 << 10  # retained bytes of a packet other than PUBLISH; the rest is skipped
-_LONGEST_SIZE = 4  # bytes of the packet length, MQTT 5 section 1.5.5
+CONTROL_MAX: Final = 256 << 10  # bytes kept of the body of a packet other than PUBLISH; the rest of the body is skipped
+_MAX_LENGTH_BYTES = 4  # of the field with the packet length (MQTT 5, section 1.5.5)
 
 Control = Callable[[int, bytes], None]
 Publish = Callable[["PublishHead", int, int], None]
@@ -19,51 +19,60 @@ class Malformed(ValueError):
 
 
 class PublishHead:
-    """The fields before a PUBLISH's payload. `properties` are raw, without their length; empty on MQTT 3.1.1."""
+    """The fields of a PUBLISH before its payload.
 
-    __slots__ = ("first", "mid", "properties", "topic")
+    `mid` is the packet id, 0 with QoS 0. `properties` are raw bytes without their length; empty on MQTT 3.1.1.
+    """
 
-    def __init__(self, first: int, topic: bytes, mid: int, properties: bytes) -> None:
-        self.first, self.topic, self.mid, self.properties = first, topic, mid, properties
+    __slots__ = ("first_byte", "mid", "properties", "topic")
+
+    def __init__(self, first_byte: int, topic: bytes, mid: int, properties: bytes) -> None:
+        self.first_byte = first_byte
+        self.topic = topic
+        self.mid = mid
+        self.properties = properties
 
     @property
     def qos(self) -> int:
         """QoS: 0, 1 or 2."""
-        return self.first >> 1 & 3
+        return self.first_byte >> 1 & 3
 
     @property
     def dup(self) -> bool:
-        """The dup flag: it may have been sent before."""
-        return bool(self.first & 8)
+        """The dup flag: the sender may have sent this PUBLISH before."""
+        return bool(self.first_byte & 8)
 
     @property
     def retain(self) -> bool:
         """The retain flag."""
-        return bool(self.first & 1)
+        return bool(self.first_byte & 1)
 
 
 class Scanner:
-    """Scans one direction of one connection.
+    """Scans the bytes of one direction of one connection.
 
-    `on_control(kind, body)` is called for each complete packet in `kinds`, with at most CONTROL_MAX bytes. `on_publish(head, crc,
-    size)` is called at the last byte of a PUBLISH whose topic satisfies `wanted`; `crc` is the payload's CRC-32 with `digests`,
-    else 0. Everything else is skipped. Attributes may change between packets.
+    For each complete packet whose type is in `kinds`, it calls `on_control(kind, body)` with at most CONTROL_MAX bytes of the
+    body. At the last byte of a PUBLISH whose topic satisfies `wanted`, it calls `on_publish(head, crc, size)`. `size` is the
+    payload's size in bytes. `crc` is the payload's CRC-32 if `digests` is true, else 0. All other packets are skipped. The
+    attributes may change between two packets.
     """
 
     __slots__ = (
-        *("_crc", "_head", "_left", "_needed", "_on_control", "_on_publish", "_size", "_stash", "_stopped"),
+        *("_buffer", "_bytes_left", "_crc", "_head", "_needed", "_on_control", "_on_publish", "_size", "_stopped"),
         *("digests", "kinds", "version", "wanted"),
     )
 
     def __init__(self, kinds: frozenset[int], on_control: Control, on_publish: Publish) -> None:
-        self.kinds, self._on_control, self._on_publish = kinds, on_control, on_publish
-        self.version, self.digests = 4, False
-        self.wanted: Callable[[bytes], object] | None = None  # None: no PUBLISH at all
-        self._stash = bytearray()  # an incomplete packet, which needs `_needed` bytes
-        self._needed = 0
-        self._left = 0  # remaining bytes of the current packet that are not buffered
-        self._head: PublishHead | None = None  # the PUBLISH whose payload `_left` counts
-        self._crc = self._size = 0
+        self.kinds = kinds
+        self.version = 4
+        self.digests = False
+        self.wanted: Callable[[bytes], object] | None = None  # None: every PUBLISH is skipped
+        self._on_control, self._on_publish = on_control, on_publish
+        self._buffer = bytearray()  # the beginning of an incomplete packet
+        self._needed = 0  # size that `_buffer` must reach before it is scanned again
+        self._bytes_left = 0  # bytes of the current packet that have not arrived and will not be buffered
+        self._head: PublishHead | None = None  # of the PUBLISH whose payload is arriving; `_bytes_left` counts its rest
+        self._crc = self._size = 0  # of that payload
         self._stopped = False
 
     def stop(self) -> None:
@@ -73,135 +82,154 @@ class Scanner:
     @property
     def unfinished(self) -> int:
         """Number of trailing bytes that belong to an incomplete packet."""
-        return len(self._stash)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> int:
-        """Scan bytes; return how many were read: all, unless `stop` was called.
+        """Scan bytes, and return how many were scanned: all, unless a callback called `stop`.
 
         Raises:
             Malformed: the stream is not MQTT; the scanner cannot be used any more.
         """
-        at, end = 0, len(data)
+        offset, data_end = 0, len(data)
         self._stopped = False
-        while at < end and not self._stopped:
-            if self._left:
-                at = self._pass(data, at, end)
-            elif self._stash:
-                at = self._complete(data, at, end)
+        while offset < data_end and not self._stopped:
+            if self._bytes_left:
+                offset = self._skip_or_digest(data, offset, data_end)
+            elif self._buffer:
+                offset = self._complete_buffer(data, offset, data_end)
             else:
-                after = self._packet(data, at, end)
-                if after < 0:
-                    self._stash += data[at : at - after]
-                    self._needed = -after
-                    return end
-                at = after
-        return at
+                next_offset = self._packet(data, offset, data_end)
+                if next_offset < 0:
+                    self._buffer += data[offset:]
+                    self._needed = -next_offset
+                    return data_end
+                offset = next_offset
+        return offset
 
-    def _pass(self, data: bytes, at: int, end: int) -> int:
-        stop = min(end, at + self._left)
-        self._left -= stop - at
+    def _skip_or_digest(self, data: bytes, offset: int, data_end: int) -> int:
+        """Consume bytes of a packet that is not buffered; return the next offset."""
+        part_end = min(data_end, offset + self._bytes_left)
+        self._bytes_left -= part_end - offset
         head = self._head
         if head is not None:
             if self.digests:
-                self._crc = crc32(memoryview(data)[at:stop], self._crc)
-            if not self._left:
+                self._crc = crc32(memoryview(data)[offset:part_end], self._crc)
+            if not self._bytes_left:
                 self._head = None
                 self._on_publish(head, self._crc, self._size)
-        return stop
+        return part_end
 
-    def _complete(self, data: bytes, at: int, end: int) -> int:
-        stash = self._stash
-        stop = min(end, at + self._needed - len(stash))
-        stash += data[at:stop]
-        if len(stash) == self._needed:
-            after = self._packet(bytes(stash), 0, len(stash))
-            if after < 0:
-                self._needed = -after
+    def _complete_buffer(self, data: bytes, offset: int, data_end: int) -> int:
+        """Add bytes to the buffered packet, and scan it when it has the needed size; return the next offset in `data`."""
+        buffer = self._buffer
+        part_end = min(data_end, offset + self._needed - len(buffer))
+        buffer += data[offset:part_end]
+        if len(buffer) == self._needed:
+            next_offset = self._packet(bytes(buffer), 0, len(buffer))
+            if next_offset < 0:
+                self._needed = -next_offset
             else:
-                stash.clear()
-        return stop
+                buffer.clear()
+        return part_end
 
-    def _packet(self, data: bytes, at: int, end: int) -> int:
-        """Return the next offset, with `_left` set inside an unbuffered packet; or minus the bytes needed from `at` on."""
-        if end - at < 2:
+    def _packet(self, data: bytes, start: int, data_end: int) -> int:
+        """Scan the packet that begins at `start`.
+
+        Returns the offset of the first byte that is not scanned yet. If the packet is not buffered and its rest has not arrived,
+        this is `data_end`, and `_bytes_left` is set. If more bytes must be buffered first, returns a negative number: minus the
+        size that the buffered packet must reach.
+        """
+        if data_end - start < 2:
             return -2
-        size, body = data[at + 1], at + 2
-        if size > 127:
-            size, body = _length(data, at + 1, end)
+        size, body = data[start + 1], start + 2
+        if size > 127:  # the length has more than one byte
+            size, body = _length(data, start + 1, data_end)
             if body < 0:
-                return -(end - at + 1)
-        first, stop = data[at], body + size
-        kind = first >> 4
+                return -(data_end - start + 1)
+        packet_end = body + size
+        kind = data[start] >> 4
         if kind == PUBLISH and self.wanted is not None:
-            return self._publish(data, at, body, stop, end)
+            return self._publish(data, start, body, packet_end, data_end)
         if not kind:
             raise Malformed("packet type 0")
         if kind in self.kinds:
-            kept = min(stop, body + CONTROL_MAX)
-            if kept > end:
-                return at - kept
-            self._left = stop - kept
-            self._on_control(kind, data[body:kept])
-            return kept
-        return self._skip(stop, end)
+            kept_end = min(packet_end, body + CONTROL_MAX)
+            if kept_end > data_end:
+                return start - kept_end
+            self._bytes_left = packet_end - kept_end
+            self._on_control(kind, data[body:kept_end])
+            return kept_end
+        return self._skip(packet_end, data_end)
 
-    def _skip(self, stop: int, end: int) -> int:
-        if stop > end:
-            self._left = stop - end
-            return end
-        return stop
+    def _skip(self, packet_end: int, data_end: int) -> int:
+        """Skip to the end of the packet, or as far as bytes have arrived; return the next offset."""
+        if packet_end > data_end:
+            self._bytes_left = packet_end - data_end
+            return data_end
+        return packet_end
 
-    def _publish(self, data: bytes, at: int, body: int, stop: int, end: int) -> int:
-        """Scan a PUBLISH up to its payload; returns where to go on, or minus the number of bytes needed from `at`."""
+    def _publish(self, data: bytes, start: int, body: int, packet_end: int, data_end: int) -> int:
+        """Scan the PUBLISH that begins at `start` and has its body at `body`; the return value is that of `_packet`."""
         assert self.wanted is not None
-        first, head_end = data[at], body + 2
-        if head_end > end:
-            return at - head_end
-        topic_end = head_end + (data[body] << 8 | data[body + 1])
-        if topic_end > end:
-            return at - topic_end
-        topic = data[head_end:topic_end]
+        first_byte = data[start]
+        topic_start = body + 2
+        if topic_start > data_end:
+            return start - topic_start
+        topic_end = topic_start + (data[body] << 8 | data[body + 1])
+        if topic_end > data_end:
+            return start - topic_end
+        topic = data[topic_start:topic_end]
         if not self.wanted(topic):
-            return self._skip(stop, end)
-        mid_end = topic_end + (2 if first & 6 else 0)
-        needed = mid_end + 1 if self.version >= 5 else mid_end
-        if needed > stop:
+            return self._skip(packet_end, data_end)
+        has_packet_id = first_byte & 6  # the bits of the QoS
+        mid_end = topic_end + (2 if has_packet_id else 0)
+        head_end = mid_end + 1 if self.version >= 5 else mid_end  # MQTT 5: at least one byte with the size of the properties
+        if head_end > packet_end:
             raise Malformed("PUBLISH shorter than its head")
-        if needed > end:
-            return at - needed
-        mid = data[topic_end] << 8 | data[topic_end + 1] if first & 6 else 0
-        payload, properties = mid_end, b""
+        if head_end > data_end:
+            return start - head_end
+        mid = data[topic_end] << 8 | data[topic_end + 1] if has_packet_id else 0
+        payload_start, properties = mid_end, b""
         if self.version >= 5:
-            size, start = data[mid_end], mid_end + 1
-            if size > 127:
-                size, start = _length(data, mid_end, end)
-                if start < 0:
-                    return at - end - 1
-            payload = start + size
-            if payload > stop:
+            properties_size, properties_start = data[mid_end], mid_end + 1
+            if properties_size > 127:  # the size has more than one byte
+                properties_size, properties_start = _length(data, mid_end, data_end)
+                if properties_start < 0:
+                    return -(data_end - start + 1)
+            payload_start = properties_start + properties_size
+            if payload_start > packet_end:
                 raise Malformed("PUBLISH shorter than its properties")
-            if payload > end:
-                return at - payload
-            properties = data[start:payload]
-        return self._payload(PublishHead(first, topic, mid, properties), data, payload, stop, end)
+            if payload_start > data_end:
+                return start - payload_start
+            properties = data[properties_start:payload_start]
+        head = PublishHead(first_byte, topic, mid, properties)
+        return self._payload(head, data, payload_start, packet_end, data_end)
 
-    def _payload(self, head: PublishHead, data: bytes, at: int, stop: int, end: int) -> int:
-        if stop <= end:
-            self._on_publish(head, crc32(data[at:stop]) if self.digests else 0, stop - at)
-            return stop
-        self._crc = crc32(memoryview(data)[at:end]) if self.digests else 0
-        self._head, self._size, self._left = head, stop - at, stop - end
-        return end
+    def _payload(self, head: PublishHead, data: bytes, payload_start: int, packet_end: int, data_end: int) -> int:
+        """Report the PUBLISH if its payload is complete, else keep its head until the rest arrives; return the next offset.
+
+        The payload ends with the packet, which may reach beyond the bytes in `data`.
+        """
+        payload_size = packet_end - payload_start
+        if packet_end <= data_end:
+            crc = crc32(data[payload_start:packet_end]) if self.digests else 0
+            self._on_publish(head, crc, payload_size)
+            return packet_end
+        self._crc = crc32(memoryview(data)[payload_start:data_end]) if self.digests else 0
+        self._head = head
+        self._size = payload_size
+        self._bytes_left = packet_end - data_end
+        return data_end
 
 
-def _length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a variable byte integer; return it and its end offset, -1 if it is incomplete."""
+def _length(data: bytes, start: int, data_end: int) -> tuple[int, int]:
+    """Decode the variable byte integer at `start`; return its value and end offset, or (0, -1) if it is incomplete."""
     value = shift = 0
-    for n in range(at, min(end, at + _LONGEST_SIZE)):
-        value |= (data[n] & 127) << shift
+    for offset in range(start, min(data_end, start + _MAX_LENGTH_BYTES)):
+        value |= (data[offset] & 127) << shift
         shift += 7
-        if data[n] < 128:
-            return value, n + 1
-    if end - at >= _LONGEST_SIZE:
+        if data[offset] < 128:
+            return value, offset + 1
+    if data_end - start >= _MAX_LENGTH_BYTES:
         raise Malformed("a length of more than four bytes")
     return 0, -1

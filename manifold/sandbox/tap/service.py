@@ -23,11 +23,11 @@ from manifold.sandbox.tap.sessions import Sessions
 from manifold.settings import Settings
 from manifold.settings.embedded_broker import config_file, inner_socket, outer_socket
 
-SWEEP_S = 30.0
-LOOK_S = 1.0  # between two checks of the certificate files
-HANDSHAKE_S, GOODBYE_S = 10.0, 2.0  # timeouts of the TLS handshake and shutdown
-DRAIN_S = 3.0  # wait at shutdown for the broker to confirm the last events
-BACKLOG = 4096  # of the listen sockets
+SWEEP_S = 30.0  # between two sweeps of expired sessions
+CERTIFICATE_CHECK_S = 1.0  # between two checks of the certificate files
+TLS_HANDSHAKE_S, TLS_SHUTDOWN_S = 10.0, 2.0  # timeouts
+DRAIN_S = 3.0  # maximum wait, when the tap stops, for the broker to confirm the last events
+BACKLOG = 4096  # connections that a listen socket queues
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +37,8 @@ class Tap:
 
     def __init__(self, settings: Settings, *, emit_delivered: bool = False) -> None:
         self.settings = settings
-        # In Manifold's own configuration the tap's events use the inner listener; any other Mosquitto has a single listener.
-        self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
+        # A Mosquitto with Manifold's configuration has an inner listener for the tap's events, any other a single listener.
+        self._inner_socket = str(inner_socket(settings)) if config_file(settings).exists() else None
         self._certificates: Certificates | None = None
         self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
         self.sessions = Sessions(_rights(settings), self.store, self.emit, _now_ms, emit_delivered=emit_delivered)
@@ -48,7 +48,7 @@ class Tap:
         self.listening = False
 
     def emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
-        """Emit an event; when this returns it is written to the socket, or queued for the next connection."""
+        """Emit an event. On return it is written to the socket, or queued; `done` is called once it is confirmed."""
         self.events[event] += 1
         self.publisher.publish(event_topic(event, client_id).encode(), orjson.dumps(fields), done)
 
@@ -85,41 +85,44 @@ class Tap:
         if not settings.tls:
             return [await self._server(accept, settings.mqtt_port, "MANIFOLD_MQTT_PORT", None)]
         try:
-            self._certificates = known = Certificates(settings.home / SECRETS)
+            self._certificates = certificates = Certificates(settings.home / SECRETS)
         except (OSError, ValueError) as exc:
             raise Permanent(
                 f"the certificates in {settings.home / SECRETS} cannot be read ({exc}); `manifold up` makes them"
             ) from exc
-        rules = ((is_vehicle, settings.mqtt_port, "PORT"), (is_platform, settings.mqtt_services_port, "SERVICES_PORT"))
+        accept_vehicle = self.proxy.accept_by(is_vehicle, certificates)
+        accept_platform = self.proxy.accept_by(is_platform, certificates)
+        context = certificates.context
         return [
-            await self._server(self.proxy.accept_by(rule, known), port, f"MANIFOLD_MQTT_{name}", known.context)
-            for rule, port, name in rules
+            await self._server(accept_vehicle, settings.mqtt_port, "MANIFOLD_MQTT_PORT", context),
+            await self._server(accept_platform, settings.mqtt_services_port, "MANIFOLD_MQTT_SERVICES_PORT", context),
         ]
 
     async def _server(
-        self, accept: Callable[[], asyncio.Protocol], port: int, setting: str, secure: ssl.SSLContext | None
+        self, accept: Callable[[], asyncio.Protocol], port: int, setting: str, context: ssl.SSLContext | None
     ) -> asyncio.Server:
+        """Listen on the port, with TLS if there is a context; `setting` is the port's setting, for the error message."""
         host, loop = self.settings.host, asyncio.get_running_loop()
-        handshake_s, goodbye_s = (HANDSHAKE_S, GOODBYE_S) if secure else (None, None)
+        handshake_s, shutdown_s = (TLS_HANDSHAKE_S, TLS_SHUTDOWN_S) if context else (None, None)
         try:
             return await loop.create_server(
                 accept,
                 host,
                 port,
                 backlog=BACKLOG,
-                ssl=secure,
+                ssl=context,
                 ssl_handshake_timeout=handshake_s,
-                ssl_shutdown_timeout=goodbye_s,
+                ssl_shutdown_timeout=shutdown_s,
             )
         except OSError as exc:
             raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
 
     async def _watch_certificates(self) -> None:
-        """Reload renewed certificates, and disconnect clients with revoked ones, periodically."""
+        """Periodically reload certificate files, and disconnect clients whose certificates have expired or were revoked."""
         while self._certificates is not None:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CERTIFICATE_CHECK_S)
             self._certificates.renew()
-            self.proxy.cut_off()
+            self.proxy.abort_revoked()
 
     def health(self) -> Health:
         """Report ready if vehicles can connect and events are published."""
@@ -128,7 +131,8 @@ class Tap:
             "connections": len(self.proxy.connections),
             "remembered": len(self.store),
         }
-        return Health(self.listening and self.publisher.connected and not self.publisher.full, details)
+        is_ready = self.listening and self.publisher.connected and not self.publisher.full
+        return Health(is_ready, details)
 
     async def _sweep(self) -> None:
         while True:
@@ -137,17 +141,18 @@ class Tap:
             self.store.flush()
 
     async def _dial(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
+        """Connect a client to the broker: a platform publisher to the inner listener, any other to the outer one."""
         if username is not None and username.startswith(PUBLISHER_PREFIX):
             return await self._dial_inner(factory)
         loop = asyncio.get_running_loop()
-        if self.settings.tls:  # the broker then has no port, so that the tap cannot be bypassed
+        if self.settings.tls:  # with TLS the broker listens on sockets only, so that clients cannot bypass the tap
             return await loop.create_unix_connection(factory, str(outer_socket(self.settings)))
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
     async def _dial_inner(self, factory: Callable[[], asyncio.Protocol]) -> object:
         loop = asyncio.get_running_loop()
-        if self._inner is not None:
-            return await loop.create_unix_connection(factory, self._inner)
+        if self._inner_socket is not None:
+            return await loop.create_unix_connection(factory, self._inner_socket)
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
 

@@ -12,7 +12,8 @@ from manifold.sandbox.tap.properties import Properties
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.settings.embedded_broker import SESSION_MAX_S
 
-_GRACE_MS = 60_000  # delay before an expired session is forgotten, because the broker's clock decides, as its CONNACK shows
+# An expired session is kept this long: the broker decides by its own clock, and a later CONNACK shows whether it resumed it.
+_GRACE_MS = 60_000
 
 Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
 
@@ -20,7 +21,7 @@ Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
 class Holder(Protocol):
     """The connection that holds or requests a session."""
 
-    asked: Connect | None
+    connect_packet: Connect | None  # None: it has not arrived yet
 
     def taken_over(self, clean_start: bool) -> None:
         """Another connection has taken over the session."""
@@ -34,80 +35,93 @@ class Session:
     def __init__(self, client_id: str, version: int, filters: dict[str, int] | None) -> None:
         self.client_id, self.version = client_id, version
         self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection, like in the broker
-        self.filters = filters  # filter → QoS; None: the session is older than this tap, so they are unknown
-        self.holder: Holder | None = None  # the current connection
-        self.expires_at_ms: int | None = None
+        self.filters = filters  # filter → QoS; None: unknown, because the session is older than this tap
+        self.holder: Holder | None = None  # the current connection; None: the client is not connected
+        self.expires_at_ms: int | None = None  # Unix milliseconds; None while a connection holds the session
 
 
-def session_expiry_s(asked: Connect, granted: Properties) -> int:
-    """Return the seconds for which a session outlives its connection; `granted` are the properties of the CONNACK."""
-    if asked.version < 5:
-        return 0 if asked.clean_start else SESSION_MAX_S
-    wanted: int = granted.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
-    return min(wanted, SESSION_MAX_S)
+def session_expiry_s(connect: Connect, connack_properties: Properties) -> int:
+    """Return the seconds for which a session outlives its connection. On MQTT 5 the CONNACK overrides the CONNECT."""
+    if connect.version < 5:
+        return 0 if connect.clean_start else SESSION_MAX_S
+    granted: int | None = connack_properties.get("Session-Expiry-Interval")
+    requested: int | None = connect.properties.get("Session-Expiry-Interval")
+    return min(granted or requested or 0, SESSION_MAX_S)
 
 
 class Sessions:
-    """All sessions, the client ids awaiting their CONNACK, and the event sink.
+    """All sessions, the connections that await their CONNACK, and the event sink.
 
-    `emit(event, client_id, fields, done)` must not lose events, and calls `done` when the broker has confirmed the event.
+    `emit(event, client_id, fields, done)` must not lose events. It calls `done` when the broker has confirmed the event.
+    `match_request(topic)` matches topics of messages for vehicles; group 1 or 2 is the vehicle's client id.
     """
 
     def __init__(
         self, rights: Rights, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, emit_delivered: bool = False
     ) -> None:
-        self.rights, prefix = rights, rights.topic_prefix
-        self.prefix, self.store, self.emit, self.now_ms, self.emit_delivered = prefix, store, emit, now_ms, emit_delivered
+        self.rights = rights
+        self.prefix = rights.topic_prefix
+        self.store = store
+        self.emit = emit
+        self.now_ms = now_ms
+        self.emit_delivered = emit_delivered
         self.by_id: dict[str, Session] = {}
-        self.asking: dict[str, list[Holder]] = {}
-        # `agent/+/proxy/request/+`, and `$ECQ/+/#` except `w` and `r`; the group is the recipient
-        requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
-        self.request = re.compile(requests, re.DOTALL).match
+        self.awaiting_connack: dict[str, list[Holder]] = {}  # by client id, oldest CONNECT first
+        # The topics `<prefix>/+/proxy/request/+` and `$ECQ/+/#`, but neither `$ECQ/w/#` nor `$ECQ/r/#`.
+        request_topic = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z"
+        self.match_request = re.compile(request_topic % re.escape(self.prefix.encode()), re.DOTALL).match
 
     def is_request(self, topic: bytes) -> bool:
-        """Whether messages on `topic` cause events; an empty topic means a topic alias."""
-        return not topic or self.request(topic) is not None
+        """Whether messages on `topic` may cause events. An empty topic may: the PUBLISH names its topic by an alias."""
+        return not topic or self.match_request(topic) is not None
 
-    def is_own(self, client_id: str, topic_filter: str) -> bool:
-        """Whether a subscription causes an event: EMQX's rules name these topics, and its ACL allows a vehicle only its own.
+    def is_reported(self, client_id: str, topic_filter: str) -> bool:
+        """Whether EMQX's rules emit an event for a subscription of this client.
 
-        Shared subscriptions do not, even if they are granted.
+        They do if the filter covers only the client's own requests (one level after `request/`) or its own compacted queue.
+        Shared subscriptions cause no event, even if they are granted.
         """
         if "/" in client_id:
             return False
-        own = f"{self.prefix}/{client_id}/proxy/request/"
-        if topic_filter.startswith(own):
-            return "/" not in topic_filter[len(own) :]
+        own_requests = f"{self.prefix}/{client_id}/proxy/request/"
+        if topic_filter.startswith(own_requests):
+            return "/" not in topic_filter.removeprefix(own_requests)
         return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
 
     def register(self, holder: Holder) -> None:
         """Register a connection that has sent its CONNECT and awaits the CONNACK."""
-        assert holder.asked is not None
-        self.asking.setdefault(holder.asked.client_id, []).append(holder)
+        assert holder.connect_packet is not None
+        self.awaiting_connack.setdefault(holder.connect_packet.client_id, []).append(holder)
 
     def unregister(self, holder: Holder) -> None:
-        """Unregister a connection that has its CONNACK, or has ended without one."""
-        client_id = holder.asked.client_id if holder.asked else None
-        waiting = self.asking.get(client_id, []) if client_id is not None else []
+        """Unregister a connection that has received its CONNACK, or has ended without one."""
+        if holder.connect_packet is None:
+            return
+        client_id = holder.connect_packet.client_id
+        waiting = self.awaiting_connack.get(client_id, [])
         if holder in waiting:
             waiting.remove(holder)
-        if client_id is not None and not waiting:
-            self.asking.pop(client_id, None)
+        if not waiting:
+            self.awaiting_connack.pop(client_id, None)
 
-    def begin(self, holder: Holder, client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
-        """Start or resume a session; an older connection with the same client id ends first, with its event."""
+    def begin(self, holder: Holder, client_id: str, version: int, *, session_present: bool, clean_start: bool) -> Session:
+        """Start a session, or resume the existing one if the CONNACK says that the broker has it (`session_present`).
+
+        An older connection with the same client id ends first, which emits its disconnected event.
+        """
         session = self.by_id.get(client_id)
         if session is not None and session.holder is not None and session.holder is not holder:
             session.holder.taken_over(clean_start)
-        if session is None or not present:
-            if not present:
+        if session is None or not session_present:
+            if not session_present:
                 self.store.forget_owner(client_id.encode())
-            session = self.by_id[client_id] = Session(client_id, version, None if present else {})
+            filters: dict[str, int] | None = None if session_present else {}
+            session = self.by_id[client_id] = Session(client_id, version, filters)
         session.version, session.holder, session.expires_at_ms = version, holder, None
         return session
 
     def end(self, session: Session, expiry_s: int) -> None:
-        """Release a session whose connection has ended; it lives for `expiry_s` more seconds."""
+        """Release a session whose connection has ended. It expires after `expiry_s` seconds; 0: at once."""
         session.holder = None
         if expiry_s:
             session.expires_at_ms = self.now_ms() + expiry_s * 1000
@@ -116,11 +130,13 @@ class Sessions:
 
     def sweep(self) -> None:
         """Forget expired sessions."""
-        limit = self.now_ms() - _GRACE_MS
-        for session in [s for s in self.by_id.values() if s.expires_at_ms is not None and s.expires_at_ms < limit]:
-            self._drop(session)
+        limit_ms = self.now_ms() - _GRACE_MS
+        for session in list(self.by_id.values()):
+            if session.expires_at_ms is not None and session.expires_at_ms < limit_ms:
+                self._drop(session)
 
     def _drop(self, session: Session) -> None:
+        """Forget a session and its messages, unless a newer session has replaced it."""
         if self.by_id.get(session.client_id) is session:
             del self.by_id[session.client_id]
             self.store.forget_owner(session.client_id.encode())

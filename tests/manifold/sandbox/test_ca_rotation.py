@@ -10,7 +10,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
 from manifold.runtime.tls import revoked_serials
 from manifold.sandbox.platform import cert_registry, certificates, revocations
-from manifold.sandbox.platform.authority import FRONT_DOOR, believed, signer
+from manifold.sandbox.platform.authority import FRONT_DOOR, signer, trusted_certificates
 from manifold.sandbox.platform.ca_rotation import RotationState, Step, next_step
 from manifold.settings import Settings
 
@@ -54,20 +54,20 @@ def test_certificates_stay_valid_over_years_of_occasional_checks(tmp_path: Path)
     folder = tmp_path / SECRETS
     certificates.create_missing(settings, now=BEGAN)
     shown = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle", days=30, now=BEGAN))
-    trusted, signers, most = believed(folder, FRONT_DOOR), set(), 0
+    trusted, signers, most = trusted_certificates(folder, FRONT_DOOR), set(), 0
     for number in range(0, 900, 4):
         now = day(number)
         certificates.maintain(settings, now=now)
         assert certificates.overdue(settings, now=now) == []
         if number % 28 == 0:  # a vehicle renews its certificate and its trusted CAs
             shown = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle", days=33, now=now))
-            trusted = believed(folder, FRONT_DOOR)
+            trusted = trusted_certificates(folder, FRONT_DOOR)
         assert shown.not_valid_after_utc > now
-        assert shown.issuer in [each.subject for each in believed(folder, FRONT_DOOR)], "the tap trusts the vehicle"
+        assert shown.issuer in [each.subject for each in trusted_certificates(folder, FRONT_DOOR)], "the tap trusts the vehicle"
         of_tap = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
         assert of_tap.not_valid_after_utc - now > timedelta(days=9)
         assert of_tap.issuer in [each.subject for each in trusted if each.not_valid_after_utc > now], "the vehicle trusts the tap"
-        most = max(most, len(believed(folder, FRONT_DOOR)))
+        most = max(most, len(trusted_certificates(folder, FRONT_DOOR)))
         signers.add(signer(folder, FRONT_DOOR).subject)
         revoked_serials(folder / CA, folder / REVOKED)
     assert len(signers) == 4
@@ -81,7 +81,7 @@ def test_a_home_left_alone_for_two_years_recovers(tmp_path: Path) -> None:
     assert len(certificates.overdue(settings, now=late)) == 2 + len(certificates.leaves(settings)) + 1
     certificates.create_missing(settings, now=late)
     assert certificates.overdue(settings, now=late) == []
-    (only,) = believed(tmp_path / SECRETS, FRONT_DOOR)
+    (only,) = trusted_certificates(tmp_path / SECRETS, FRONT_DOOR)
     assert only.not_valid_after_utc == late + timedelta(days=365)
 
 
@@ -98,7 +98,7 @@ def test_a_kill_between_key_and_certificate_is_recovered(tmp_path: Path) -> None
     certificates.maintain(settings, now=day(250))
     (folder / CA).write_bytes(before)  # the successor has only its key
     assert certificates.maintain(settings, now=day(251)) == ["ca.pem: announce"]
-    assert len(believed(folder, FRONT_DOOR)) == 2
+    assert len(trusted_certificates(folder, FRONT_DOOR)) == 2
     (folder / "ca-key.pem").unlink()
     with pytest.raises(Permanent, match="there is no CA"):
         certificates.maintain(settings, now=day(252))

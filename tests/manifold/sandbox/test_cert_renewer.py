@@ -24,7 +24,7 @@ from manifold.runtime import renewal
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, revoked_serials, server_context, web_server_context
 from manifold.sandbox.platform import authority, ca_rotation, cert_registry, cert_renewer, certificates, redis_certificates
-from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, Authority, believed, signer
+from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, Authority, signer, trusted_certificates
 from manifold.sandbox.platform.programs import command, programs
 from manifold.settings import Settings
 from tests.support.servers import free_port, start, stopping, wait_until
@@ -88,10 +88,10 @@ def assert_whole(settings: Settings) -> None:
         context = web_server_context(TlsFiles(certificate=str(folder / leaf.file)))  # refuses a key of another certificate
         assert isinstance(context, ssl.SSLContext)
         shown = x509.load_pem_x509_certificate((folder / leaf.file).read_bytes())
-        by = next(each for each in believed(folder, leaf.ca) if each.subject == shown.issuer)
+        by = next(each for each in trusted_certificates(folder, leaf.ca) if each.subject == shown.issuer)
         shown.verify_directly_issued_by(by)
     for ca in (FRONT_DOOR, INNER):
-        assert signer(folder, ca) in believed(folder, ca)
+        assert signer(folder, ca) in trusted_certificates(folder, ca)
     server_context(folder / CA, folder / SERVER)
     revoked_serials(folder / CA, folder / REVOKED)
 
@@ -118,7 +118,7 @@ def dropping(home: Path) -> Settings:
 
 
 def names(home: Path, ca: Authority) -> list[str]:
-    return [ca_rotation.name_of(each) for each in believed(home / SECRETS, ca)]
+    return [ca_rotation.name_of(each) for each in trusted_certificates(home / SECRETS, ca)]
 
 
 @pytest.mark.parametrize("state", [announcing, aged, dropping])
@@ -182,7 +182,7 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
     shutil.copy(tmp_path / SECRETS / OF_INNER.format(OPERATOR), former)
     for pause in ("LOOK_S", "AGAIN_S"):
         monkeypatch.setattr(cert_renewer, pause, 0.05)
-    monkeypatch.setattr(redis_certificates, "ANSWER_S", 0.5)
+    monkeypatch.setattr(redis_certificates, "TIMEOUT_S", 0.5)
     program = next(each for each in programs(settings) if each.kind == "redis")
     server = start(command(program, settings), port=settings.redis_port, log=tmp_path / "redis.log")
     with stopping(server), connect(settings.redis) as client:
@@ -216,11 +216,11 @@ def test_certificates_issued_during_ca_rotation_are_signed_by_the_named_ca(
     def in_between(*of: Any) -> list[x509.Certificate]:
         monkeypatch.undo()
         ca_rotation.succeed(folder, FRONT_DOOR)
-        return believed(*of)
+        return trusted_certificates(*of)
 
-    monkeypatch.setattr(authority, "believed", in_between)
+    monkeypatch.setattr(authority, "trusted_certificates", in_between)
     made = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle"))
-    made.verify_directly_issued_by(next(each for each in believed(folder, FRONT_DOOR) if each.subject == made.issuer))
+    made.verify_directly_issued_by(next(each for each in trusted_certificates(folder, FRONT_DOOR) if each.subject == made.issuer))
 
 
 def test_a_partly_written_file_costs_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

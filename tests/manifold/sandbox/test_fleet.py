@@ -82,7 +82,7 @@ def decisions(seed: int, *, messages_first: bool) -> list[float | bool | None]:
     if messages_first:
         for _ in range(10):
             model.think_s()
-    drawn = [(model.stay_s(), model.crashes(), model.away_s(), model.forgets(), model.heartbeat_s()) for _ in range(20)]
+    drawn = [(model.stay_s(), model.crashes(), model.away_s(), model.starts_clean(), model.heartbeat_s()) for _ in range(20)]
     return [decision for round_ in drawn for decision in round_]
 
 

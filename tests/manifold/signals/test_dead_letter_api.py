@@ -9,7 +9,7 @@ import schemathesis
 from hypothesis import given
 
 from manifold.contracts.signals import topology
-from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from manifold.sandbox.platform.rabbitmq import MAX_MESSAGE_BYTES
 from manifold.signals._dead_letter_pages import MAX_BYTES
 from tests.manifold.api.desk import Desk, api_of, settings_at
 from tests.manifold.api.test_document import bounded
@@ -82,7 +82,7 @@ def test_a_dead_letter_is_shown_with_its_body_and_a_missing_one_is_reported(desk
 
 
 def test_a_truncated_dead_letter_page_says_so(desk: Desk, door: Door, gateway: Gateway) -> None:
-    size = MESSAGE_BYTES - (64 << 10)
+    size = MAX_MESSAGE_BYTES - (64 << 10)
     fit = MAX_BYTES // size
     for _ in range(fit + 1):
         gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, b"x" * size, _about({}), mandatory=True)

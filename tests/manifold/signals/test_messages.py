@@ -32,7 +32,7 @@ from manifold.contracts.signals.records import read_raw
 from manifold.history.signals import device_signals
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.day_keys import DayKeys
-from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from manifold.sandbox.platform.rabbitmq import MAX_MESSAGE_BYTES
 from tests.manifold.signals.gateway import FOREIGN, SECRET, Door, Gateway, body_of, now_text, signed
 from tests.support import console
 from tests.support.servers import ROOT, wait_until
@@ -155,7 +155,7 @@ def test_the_largest_payload_is_processed(door: Door, gateway: Gateway) -> None:
     _, out = gateway.get(topology.PROCESSED)
 
     assert len(json.loads(out)["processedData"]["readings"]) == plain.count(b"value")
-    assert 1 << 20 < len(out) < MESSAGE_BYTES
+    assert 1 << 20 < len(out) < MAX_MESSAGE_BYTES
 
 
 def test_error_log_and_record_name_the_device_of_a_refused_message(door: Door, gateway: Gateway) -> None:

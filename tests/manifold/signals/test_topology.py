@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from manifold.contracts.signals import topology
 from manifold.messaging.amqp import connection_url
-from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from manifold.sandbox.platform.rabbitmq import MAX_MESSAGE_BYTES
 from manifold.settings import Settings
 from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 from tests.support.rabbitmq import DEFINITIONS
@@ -29,7 +29,7 @@ def test_the_stored_definitions_match_the_contract() -> None:
 @pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
 def test_every_server_accepts_messages_of_the_same_size(file: str) -> None:
     """Larger messages close their publisher's channel; without a limit, each in the service's hands could have 128 MiB."""
-    assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
+    assert f"max_message_size = {MAX_MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
 
 
 def test_the_topology_matches_the_contract_literally() -> None:

@@ -40,7 +40,7 @@ class Scene:
         return observer
 
     def accept(self, observer: SessionObserver, *, present: bool = False) -> SessionObserver:
-        version = observer.asked.version if observer.asked else 4
+        version = observer.connect_packet.version if observer.connect_packet else 4
         observer.down.feed(packet(0x20, bytes((present, 0)) + (b"\0" if version == 5 else b"")))
         while self.waiting:
             self.waiting.pop()()
@@ -55,7 +55,7 @@ class Scene:
         self, vehicle: SessionObserver, seq: int, *, mid: int, payload: bytes = b"hello", dup: bool = False, again: bool = False
     ) -> None:
         """Publish as the dispatcher; the broker confirms and delivers. `again` only delivers, from the stored session."""
-        version = vehicle.asked.version if vehicle.asked else 4
+        version = vehicle.connect_packet.version if vehicle.connect_packet else 4
         properties = user_properties(seq=str(seq), data_id="d1")
         if not again:
             self.dispatcher.up.feed(publish(TOPIC, payload, mid=seq, properties=properties))
@@ -112,10 +112,10 @@ def test_the_connack_is_held_until_the_event_is_published() -> None:
     vehicle = scene.asking("V", 4)
 
     vehicle.down.feed(b"\x20\x02\0\0")
-    held = vehicle.held
+    held = vehicle.holds_connack
     scene.waiting.pop()()
 
-    assert (held, vehicle.held) == (True, False)
+    assert (held, vehicle.holds_connack) == (True, False)
 
 
 def test_bytes_after_the_connack_are_left_for_later() -> None:
@@ -142,7 +142,7 @@ def test_a_refused_connection_causes_no_event() -> None:
     vehicle.client_closed()
 
     assert scene.told == []
-    assert scene.sessions.asking == {}
+    assert scene.sessions.awaiting_connack == {}
 
 
 @pytest.mark.parametrize(("clean", "reason"), [(False, "takenover"), (True, "discarded")])

@@ -68,12 +68,12 @@ def test_expired_publications_are_skipped() -> None:
 
 def test_a_repeated_publish_is_the_same_publication_until_delivered() -> None:
     store = remembering(sent(1))
-    first = store.repeated(sent(1))
+    first = store.find_undelivered(sent(1))
 
     store.take(seen(), NOW, by_payload=True)
 
     assert first is not None
-    assert store.repeated(sent(1)) is None
+    assert store.find_undelivered(sent(1)) is None
 
 
 def test_an_ended_session_takes_its_messages_with_it() -> None:
