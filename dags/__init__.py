@@ -1,5 +1,5 @@
-"""When, not what: each file here declares one DAG; what it runs is a stage of `pipelines/`.
+"""Airflow DAGs: each file declares one DAG. A DAG says when work runs; the work itself is a stage of `pipelines/`.
 
-It promises that a run can be repeated, and that a DAG's page says what it reads, what it writes, and what to do when it fails.
-Parsing a file asks no server and reads no clock. It imports contracts, and nothing that carries Spark.
+Guarantees: every run can be repeated, and a DAG's page says what it reads, what it writes, and what to do when it fails. Parsing
+a DAG file queries no server and reads no clock. The files import contracts, and no module that imports Spark.
 """

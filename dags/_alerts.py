@@ -1,6 +1,6 @@
-"""Alerts about runs that failed or did not end in time (`manifold.runtime.alert`).
+"""Alerts about runs that failed or did not end in time, sent by `manifold.runtime.alert`.
 
-Besides `text` and `what` (failed, late) its JSON has `dag_id`, `run_id`, `tasks` and `url`.
+The JSON of an alert has `text`, `what` (failed or late), `dag_id`, `run_id`, `tasks` and `url`.
 """
 
 from collections.abc import Mapping
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 
 class RunQueued(BaseDeadlineReference):
-    """The instant at which a run was queued; `plugins/deadlines.py` registers it.
+    """A deadline reference: the instant at which a run was queued. `plugins/deadlines.py` registers this class.
 
-    Airflow has the same as DeadlineReference.DAGRUN_QUEUED_AT, with which 3.3.2 cannot clear a task any more: it takes the stored
-    interval for a number there, and answers 500.
+    Airflow's own DeadlineReference.DAGRUN_QUEUED_AT names the same instant, but Airflow 3.3.2 cannot clear a task of a DAG that
+    uses it: Airflow then reads the stored interval as a number, and responds with status 500.
     """
 
     required_kwargs: ClassVar = {"dag_id", "run_id"}
 
     def _evaluate_with(self, *, session: "Session", dag_id: str, run_id: str) -> datetime | None:
-        from airflow.models import DagRun  # of the scheduler, which calls this; not for those who only read DAG files
+        from airflow.models import DagRun  # imported here: only the scheduler calls this method, and parsing DAGs needs no models
         from sqlalchemy import select
 
-        found: datetime | None = session.scalar(select(DagRun.queued_at).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-        return found
+        query = select(DagRun.queued_at).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        queued_at: datetime | None = session.scalar(query)
+        return queued_at
 
 
 def late(after: timedelta) -> DeadlineAlert:
-    """The deadline after which Airflow calls `tell_late`: a run that has not ended so long after it was queued."""
+    """A deadline for runs of a DAG: Airflow calls `tell_late` if a run has not ended `after` this time since it was queued."""
     return DeadlineAlert(
         reference=RunQueued(),
         interval=after,
@@ -46,20 +47,22 @@ def late(after: timedelta) -> DeadlineAlert:
 
 
 def tell_late(context: Mapping[str, Any]) -> None:
-    """Called by Airflow when a run has missed its deadline; `context` has the run as the REST API shows it."""
+    """Post an alert for a run that has missed its deadline. Airflow calls this, with the run as its REST API shows it."""
     run = context["dag_run"]
     _post_alert("late", run["dag_id"], run["dag_run_id"], [])
 
 
 def tell_failed(context: Mapping[str, Any]) -> None:
-    """Called by Airflow when a run has failed: when its tasks have used up their retries."""
+    """Post an alert for a failed run. Airflow calls this when a run has failed, that is, after its tasks' last retries."""
     task = context.get("task")
     _post_alert("failed", context["dag"].dag_id, context["run_id"], [task.task_id] if task else [])
 
 
 def _post_alert(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
-    from manifold.runtime.alert import alert  # DAG files are read again and again, and need no HTTP
+    from manifold.runtime.alert import alert  # imported here: Airflow parses DAG files repeatedly, and parsing needs no HTTP
 
-    page = f"{conf.get('api', 'base_url', fallback='')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
-    text = f"{dag_id} {'has failed' if what == 'failed' else 'has not ended in time'}: run {run_id}, {page}"
-    alert(load_settings(), what, text, dag_id=dag_id, run_id=run_id, tasks=tasks, url=page)
+    airflow_url = conf.get("api", "base_url", fallback="")
+    run_url = f"{airflow_url}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
+    event = "has failed" if what == "failed" else "has not ended in time"
+    text = f"{dag_id} {event}: run {run_id}, {run_url}"
+    alert(load_settings(), what, text, dag_id=dag_id, run_id=run_id, tasks=tasks, url=run_url)

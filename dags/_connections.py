@@ -1,7 +1,7 @@
-"""Connections of Airflow as settings of jobs: addresses and credentials of catalog, store, Redis, recorder and API.
+"""Turns Airflow connections into settings of jobs: addresses and credentials of catalog, store, Redis, recorder and API.
 
-A connection that exists replaces the variables of the environment; without it they stay as they are. A job gets
-them in its environment, never on a command line.
+If a connection exists, its settings replace the environment variables of the same names; otherwise these variables stay
+unchanged. A job gets the settings in its environment, never on a command line.
 """
 
 import json
@@ -15,35 +15,45 @@ from manifold.settings import DEFAULT_FILE
 
 PREFIX = "MANIFOLD_"
 HTTP = ("http", "https")
-SPARK_CONNECT = "spark_connect"  # the type of a connection
-CONNECT = "sc://"
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the variable's name: PySpark reads it
+SPARK_CONNECT = "spark_connect"  # Airflow's type of a connection to a Spark Connect server
+CONNECT_SCHEME = "sc://"
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the name of the environment variable that PySpark reads
 
 
 def catalog(connection: Connection) -> dict[str, str]:
-    """A REST catalog (`http`, `https`, or `iceberg` with the whole address as its host), or PostgreSQL (`postgres`).
+    """Settings of the Iceberg catalog.
 
-    Properties of the catalog are the field `properties`. Login and password of a REST catalog are its `credential`, a password
-    alone is its `token`.
+    The connection's type says which catalog: `postgres` is an SQL catalog in PostgreSQL. `http` and `https` are a REST catalog,
+    as is `iceberg`, with the whole address in the field host. The field `properties` has further catalog properties. A REST
+    catalog gets login and password as its property `credential`, or a password without a login as its property `token`.
     """
     extra = connection.extra_dejson
-    further = {"CATALOG_NAME": extra.get("name", ""), "WAREHOUSE": extra.get("warehouse", "")}
+    settings = {"CATALOG_NAME": extra.get("name", ""), "WAREHOUSE": extra.get("warehouse", "")}
     if (connection.conn_type or "").startswith("postgres"):
-        address = f"postgresql+psycopg://{_login(connection)}{_host(connection)}/{connection.schema or ''}"
-        return {"CATALOG_TYPE": "sql", "CATALOG_URI": address, **further}
-    properties = _login_of_rest(connection) | dict(extra.get("properties") or {})
-    further["CATALOG_PROPERTIES"] = json.dumps(properties) if properties else ""
-    return {"CATALOG_TYPE": "rest", "CATALOG_URI": _web(connection), **further}
+        address = f"postgresql+psycopg://{_user_info(connection)}{_host_and_port(connection)}/{connection.schema or ''}"
+        return settings | {"CATALOG_TYPE": "sql", "CATALOG_URI": address}
+    properties = _rest_login(connection) | dict(extra.get("properties") or {})
+    return settings | {
+        "CATALOG_TYPE": "rest",
+        "CATALOG_URI": _http_url(connection),
+        "CATALOG_PROPERTIES": json.dumps(properties) if properties else "",
+    }
 
 
-def _login_of_rest(connection: Connection) -> dict[str, str]:
+def _rest_login(connection: Connection) -> dict[str, str]:
+    """The property with which a REST catalog logs in; empty if the connection has no password."""
     if not connection.password:
         return {}
-    return {"credential": f"{connection.login}:{connection.password}"} if connection.login else {"token": connection.password}
+    if connection.login:
+        return {"credential": f"{connection.login}:{connection.password}"}
+    return {"token": connection.password}
 
 
 def store(connection: Connection) -> dict[str, str]:
-    """An S3-compatible store, as Airflow's type `aws` has it; its fields `archive`, `warehouse` and `reports` are URLs."""
+    """Settings of the S3-compatible store, from a connection of type `aws`.
+
+    The connection's fields `archive`, `warehouse` and `reports` are URLs.
+    """
     extra = connection.extra_dejson
     return {
         "S3_ACCESS_KEY": connection.login or "",
@@ -57,36 +67,47 @@ def store(connection: Connection) -> dict[str, str]:
 
 
 def redis(connection: Connection) -> dict[str, str]:
-    """Redis; `ssl` and `cluster` among its fields say how it is talked to, `db` (or the schema) names the database."""
+    """The URL of Redis.
+
+    If the connection's fields `ssl` and `cluster` are true, the URL names TLS and a cluster. The field `db`, or else the schema,
+    is the number of the database; a cluster has only one database.
+    """
     extra = connection.extra_dejson
     scheme = "rediss" if _is_true(extra.get("ssl")) else "redis"
+    address = f"{_user_info(connection)}{_host_and_port(connection)}"
     if _is_true(extra.get("cluster")):
-        return {"REDIS_URL": f"{scheme}+cluster://{_login(connection)}{_host(connection)}"}
-    return {"REDIS_URL": f"{scheme}://{_login(connection)}{_host(connection)}/{extra.get('db', connection.schema or 0)}"}
+        return {"REDIS_URL": f"{scheme}+cluster://{address}"}
+    database = extra.get("db", connection.schema or 0)
+    return {"REDIS_URL": f"{scheme}://{address}/{database}"}
 
 
 def recorder(connection: Connection) -> dict[str, str]:
-    """HTTP of every recorder; the host may be several, with commas between."""
+    """The HTTP addresses of all recorders; the connection's host may list several hosts, separated by commas."""
     hosts = [host.strip() for host in (connection.host or "").split(",") if host.strip()]
-    return {"RECORDER_URLS": ",".join(_web(connection, host) for host in hosts)}
+    return {"RECORDER_URLS": ",".join(_http_url(connection, host) for host in hosts)}
 
 
 def api(connection: Connection) -> dict[str, str]:
-    """HTTP of Manifold's API; the password is a named token with the right to order for the users of Airflow."""
-    return {"API_URL": _web(connection), "API_TOKEN": connection.password or ""}
+    """The HTTP address and the token of Manifold's API. The password is a named token that may order for the users of Airflow."""
+    return {"API_URL": _http_url(connection), "API_TOKEN": connection.password or ""}
 
 
 def spark_connect(connection: Connection) -> dict[str, str]:
-    """A Spark Connect server, as variables of a job that is its client; the password is the token, the login the user.
+    """The environment variables of a job that is a client of this Spark Connect server.
 
-    Its host may be the whole address, `sc://host:port/;use_ssl=true`.
+    The connection's login is the user, its password the token. Its host may be the whole address,
+    `sc://host:port/;use_ssl=true`.
     """
-    at = connection.host or ""
-    if "://" not in at:
-        said = {"user_id": connection.login, "use_ssl": "true" if _is_true(connection.extra_dejson.get("use_ssl")) else ""}
-        parameters = "".join(f";{name}={quote(value, safe='')}" for name, value in said.items() if value)
-        at = f"{CONNECT}{_host(connection)}/{parameters}"
-    return {f"{PREFIX}SPARK_MASTER": at} | ({TOKEN: connection.password} if connection.password else {})
+    address = connection.host or ""
+    if "://" not in address:
+        use_ssl = "true" if _is_true(connection.extra_dejson.get("use_ssl")) else ""
+        parameters = {"user_id": connection.login, "use_ssl": use_ssl}
+        suffix = "".join(f";{name}={quote(value, safe='')}" for name, value in parameters.items() if value)
+        address = f"{CONNECT_SCHEME}{_host_and_port(connection)}/{suffix}"
+    variables = {f"{PREFIX}SPARK_MASTER": address}
+    if connection.password:
+        variables[TOKEN] = connection.password
+    return variables
 
 
 CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
@@ -99,38 +120,56 @@ CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
 
 
 def settings_of(find: Callable[[str], Connection | None]) -> dict[str, str]:
-    """Variables of the environment that the connections give; `find` knows them by name. Empty fields say nothing."""
-    environment: dict[str, str] = {}
-    for name, read in CONNECTIONS.items():
+    """The environment variables for the settings in all existing connections, without settings whose value is empty.
+
+    `find` returns the connection of a name, or None if there is none.
+    """
+    variables: dict[str, str] = {}
+    for name, read_settings in CONNECTIONS.items():
         connection = find(name)
         if connection is not None:
-            environment |= {f"{PREFIX}{setting}": value for setting, value in read(connection).items() if value}
-    return environment
+            settings = read_settings(connection)
+            variables |= {f"{PREFIX}{setting}": value for setting, value in settings.items() if value}
+    return variables
 
 
-def write_file(settings: Mapping[str, str], folder: Path) -> Path:
-    """A file of settings in `folder` that only this user may read, under the name that a job looks for where it runs."""
+def write_file(variables: Mapping[str, str], folder: Path) -> Path:
+    """Write these environment variables to a settings file in `folder`, which only this user may read; return its path.
+
+    The file has the name that a job looks for in its working directory.
+    """
     file = folder / DEFAULT_FILE
     file.touch(mode=0o600)
-    file.write_text("".join(f"{name.removeprefix(PREFIX).lower()} = {json.dumps(value)}\n" for name, value in settings.items()))
+    lines = [f"{name.removeprefix(PREFIX).lower()} = {json.dumps(value)}\n" for name, value in variables.items()]
+    file.write_text("".join(lines))
     return file
 
 
-def _web(connection: Connection, host: str | None = None) -> str:
-    at = host or connection.host or ""
-    if "://" in at:
-        return at.rstrip("/")
-    scheme = connection.schema or (connection.conn_type if connection.conn_type in HTTP else "http")
-    return f"{scheme}://{at}{f':{connection.port}' if connection.port else ''}"
+def _http_url(connection: Connection, host: str | None = None) -> str:
+    """The URL of `host`, by default the connection's. A host that is a URL already is returned without trailing slashes."""
+    address = host or connection.host or ""
+    if "://" in address:
+        return address.rstrip("/")
+    default_scheme = connection.conn_type if connection.conn_type in HTTP else "http"
+    scheme = connection.schema or default_scheme
+    return f"{scheme}://{address}{_port_suffix(connection)}"
 
 
-def _host(connection: Connection) -> str:
-    return f"{connection.host or ''}{f':{connection.port}' if connection.port else ''}"
+def _host_and_port(connection: Connection) -> str:
+    return f"{connection.host or ''}{_port_suffix(connection)}"
 
 
-def _login(connection: Connection) -> str:
-    user, password = (quote(part or "", safe="") for part in (connection.login, connection.password))
-    return f"{user}:{password}@" if password else f"{user}@" if user else ""
+def _port_suffix(connection: Connection) -> str:
+    return f":{connection.port}" if connection.port else ""
+
+
+def _user_info(connection: Connection) -> str:
+    """The part of a URL with user and password, including the @; empty if the connection has neither."""
+    user = quote(connection.login or "", safe="")
+    password = quote(connection.password or "", safe="")
+    if password:
+        return f"{user}:{password}@"
+    return f"{user}@" if user else ""
 
 
 def _is_true(value: object) -> bool:

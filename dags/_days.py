@@ -1,4 +1,4 @@
-"""The timetable of backfills: a run for each day, and none by schedule."""
+"""The timetable of DAGs that only backfills run: one run per day, and no scheduled runs."""
 
 from typing import Any, Self
 
@@ -8,9 +8,10 @@ from pendulum import DateTime
 
 
 class BackfillDays(CronDataIntervalTimetable):
-    """Days of UTC, for which a backfill makes a run each; nothing starts by itself. `plugins/days.py` registers it.
+    """A timetable whose intervals are UTC days. Only a backfill creates runs; the scheduler creates none.
 
-    Airflow backfills only what has a schedule and is not paused, and would start that by itself, too.
+    Airflow backfills only DAGs that have a schedule and are not paused, but it would also start such DAGs by schedule. This
+    timetable prevents that. `plugins/days.py` registers it.
     """
 
     can_be_scheduled = False
@@ -25,7 +26,7 @@ class BackfillDays(CronDataIntervalTimetable):
         return "days of a backfill"
 
     def serialize(self) -> dict[str, Any]:
-        """There is nothing to tell."""
+        """The timetable's state: empty, because it has none."""
         return {}
 
     @classmethod
@@ -37,21 +38,29 @@ class BackfillDays(CronDataIntervalTimetable):
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """The next day of a backfill, which asks to catch up; None for the scheduler, which by `catchup=False` does not.
+        """The run of a backfill's next day; None for the scheduler.
 
-        Airflow means midnights of its own time zone by the dates that it is given. Both ends go outwards to midnights of UTC: a
-        day too many is over in seconds, and one that is left out is missed by nobody.
+        A backfill calls this with `catchup=True`. The scheduler calls it with False, because these DAGs are declared so.
+
+        Airflow takes the dates of a backfill as midnights of its own time zone. Therefore the restriction is widened at both ends
+        to midnights of UTC: an extra day takes only seconds, while nobody would notice a missing day.
         """
         if not restriction.catchup:
             return None
-        outwards = TimeRestriction(_midnight(restriction.earliest), _midnight(restriction.latest, after=True), catchup=True)
-        return super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=outwards)
+        first_day = _midnight_before(restriction.earliest)
+        last_day = _midnight_after(restriction.latest)
+        widened = TimeRestriction(first_day, last_day, catchup=True)
+        return super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=widened)
 
 
-def _midnight(at: DateTime | None, *, after: bool = False) -> DateTime | None:
-    """The midnight of UTC at this instant, or else the last one before it, or the first one after it."""
-    if at is None:
+def _midnight_before(instant: DateTime | None) -> DateTime | None:
+    """The last midnight (UTC) at or before this instant; None for None, which means no limit."""
+    return None if instant is None else instant.in_timezone("UTC").start_of("day")
+
+
+def _midnight_after(instant: DateTime | None) -> DateTime | None:
+    """The first midnight (UTC) at or after this instant; None for None, which means no limit."""
+    midnight = _midnight_before(instant)
+    if instant is None or midnight is None:
         return None
-    utc = at.in_timezone("UTC")
-    day = utc.start_of("day")
-    return day.add(days=1) if after and day < utc else day
+    return midnight if midnight == instant else midnight.add(days=1)

@@ -1,7 +1,7 @@
-"""What all DAGs share: an owner, retries, and the way in which a job of the pipelines is run.
+"""Arguments and tasks that the DAGs share: owner, retries, and the functions that create the tasks of pipeline jobs.
 
-A job is a stage of `python -m pipelines`. Without Spark it is a process of its own; with Spark the connection `spark_default`
-says where that runs: a cluster changes the connection, and no DAG. `dags._jobs` has the operators.
+A job is a stage of `python -m pipelines`. A job without Spark runs in a process of its own. For a job with Spark, the connection
+`spark_default` says where Spark runs; moving to a cluster changes only this connection. `dags._jobs` has the operators.
 """
 
 import os
@@ -15,7 +15,8 @@ from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.settings import load_settings
 
-PROPERTIES = "SPARK_PROPERTIES_FILE"  # names Spark's defaults for spark-submit; unset: those of the Spark installation
+# The environment variable that names the properties file for spark-submit. If it is unset, Spark uses its installation's file.
+PROPERTIES = "SPARK_PROPERTIES_FILE"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TASK_DEFAULTS: dict[str, Any] = {
     "owner": "data-platform",
@@ -25,11 +26,11 @@ TASK_DEFAULTS: dict[str, Any] = {
     "max_retry_delay": timedelta(minutes=5),
     "execution_timeout": timedelta(hours=2),
 }
-# The arguments of a DAG besides its id, schedule (`by_cron`), params, tags and doc_md=__doc__.
+# The common arguments of the DAGs. Each DAG adds its id, schedule (`by_cron`), params, tags and doc_md=__doc__.
 DAG_DEFAULTS: dict[str, Any] = {
     "start_date": START,
     "catchup": False,
-    "max_active_runs": 1,  # two runs of one DAG would only supersede each other
+    "max_active_runs": 1,  # of two concurrent runs, the one that publishes last would have to repeat its work
     "is_paused_upon_creation": False,
     "default_args": TASK_DEFAULTS,
     "on_failure_callback": tell_failed,
@@ -38,31 +39,34 @@ DAG_DEFAULTS: dict[str, Any] = {
 PUBLISHED = [Asset(table, assets.table_uri(table)) for table in assets.PUBLISHED]
 QUALITY_RESULTS = Asset(assets.QUALITY_RESULTS, assets.table_uri(assets.QUALITY_RESULTS))
 QUEUES, REBUILT = (Asset(name, assets.queues_uri(name)) for name in (assets.QUEUES, assets.REBUILT))
-# The id of a run names its branches and its pages; Airflow makes it the same on every retry.
+# The run id names a run's branches and report pages. Airflow keeps the id on every retry.
 RUN = ("--run-id", "{{ run_id }}")
 
 
 def by_cron(cron: str, also: Asset | None = None) -> dict[str, Any]:
-    """The arguments that say when a DAG runs: at each tick of `cron`, and after `also`; where `cron` is empty, only by hand."""
+    """The arguments that schedule a DAG at each tick of `cron`, and after each update of the asset `also`.
+
+    If `cron` is empty, the DAG has no schedule and runs only when somebody triggers it.
+    """
     schedule: CronTriggerTimetable | AssetOrTimeSchedule | None = CronTriggerTimetable(cron, timezone="UTC") if cron else None
     if schedule and also:
         schedule = AssetOrTimeSchedule(timetable=schedule, assets=also)
-    # With a start date, Airflow would make up for the last tick as soon as it starts.
+    # No start date: with one, Airflow would run the DAG for the last missed tick as soon as Airflow itself starts.
     return {"schedule": schedule, "start_date": None}
 
 
 def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:
-    """The task that runs one stage without Spark. `arguments` may be templates; `task` is what Airflow takes for a task."""
+    """The task that runs one stage without Spark. `arguments` may be templates; `task` has further arguments of the operator."""
     return SubprocessOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
 def discover_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
-    """The task of a stage that says, without Spark, what there is to do next, and skips the tasks for which there is nothing."""
+    """The task that runs, without Spark, a stage whose result names the next tasks; the task skips all others downstream."""
     return DiscoverOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
 def spark_job(job: str, *arguments: str, **task: Any) -> SparkJob:
-    """The task that runs one stage on Spark. `arguments` may be templates; `task` is what Airflow takes for a task."""
+    """The task that runs one stage on Spark. `arguments` may be templates; `task` has further arguments of the operator."""
     return SparkJob(
         task_id=job,
         pool=load_settings().spark_pool,

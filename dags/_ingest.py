@@ -1,19 +1,22 @@
-"""The tasks of an ingest in their order, the same in every DAG that ingests the archive; the DAGs differ in the part of it."""
+"""The tasks of an ingest. Every DAG that ingests the archive has the same tasks, but selects other segments."""
 
 from dags._defaults import PUBLISHED, QUALITY_RESULTS, QUEUES, discover_job, plain_job, spark_job
 from dags._jobs import QualityReport
 
 OPTIONS = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
-# How large the job is, only `discover` knows.
-DRIVER = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }}"
+# The driver's Java options depend on the size of the job, which `discover` measures.
+DRIVER_OPTIONS = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }}"
 
 
-def ingest_jobs(*part: str) -> None:
-    """Make them, in the DAG that is being made, which has `flush` and `dry_run`. `part` are arguments that say what is taken."""
-    discover = discover_job("discover", *part, *OPTIONS)
-    ingest = spark_job("ingest", *part, "--no-flush", java_options=DRIVER, outlets=[QUALITY_RESULTS])
+def ingest_jobs(*selection: str) -> None:
+    """Add the ingest tasks to the DAG whose block calls this; the DAG must have the params `flush` and `dry_run`.
+
+    `selection` has the command-line arguments of the jobs that select segments, such as --from and --to.
+    """
+    discover = discover_job("discover", *selection, *OPTIONS)
+    ingest = spark_job("ingest", *selection, "--no-flush", java_options=DRIVER_OPTIONS, outlets=[QUALITY_RESULTS])
     audit = plain_job("audit", links=[QualityReport()])
     publish = discover_job("publish", outlets=PUBLISHED)
-    populate = spark_job("populate", java_options=DRIVER, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
+    populate = spark_job("populate", java_options=DRIVER_OPTIONS, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     discover >> ingest >> audit >> publish >> populate
-    discover >> populate  # the queues may lag behind the lake where nothing is new
+    discover >> populate  # `discover` may skip all but `populate`: without new segments, the queues may still lag behind the lake

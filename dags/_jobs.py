@@ -1,8 +1,8 @@
 """The operators that run a job of the pipelines, and their handling of jobs that failed.
 
-The result that a job prints becomes the result of the task (XCom). A job says whether a retry can help: by its exit status, or,
-on Spark, by its result, because cluster deploy mode returns no exit status. If a retry cannot help, the task fails at once.
-Every other failure is retried: an unforeseen error may pass.
+A job's result becomes the result of its task (XCom). A failed job also says whether a retry can help: by its exit status, or, on
+Spark, by a field of its result, because cluster deploy mode returns no exit status. If a retry cannot help, the task fails
+without further retries. After every other failure Airflow retries the task, because the cause may be temporary.
 """
 
 import json
@@ -37,38 +37,41 @@ if TYPE_CHECKING:
     from manifold.lake.files import Files
 
 PIPELINES = Path(__file__).parents[1] / "pipelines" / "__main__.py"
-JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # every JVM takes these, besides those of its command line
-JOBS = "jobs"  # folder beside the reports in which jobs on Spark leave their results, until the task has read them
-PROPERTIES_FILE = "properties-file"  # of the connection: Spark's defaults for that cluster, as `manifold ship` writes them
-DRIVER_HAS_SETTINGS = "driver-has-settings"  # of the connection: a driver on the cluster gets the settings in another way
+JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # environment variable: every JVM adds these options to those of its command line
+JOBS = "jobs"  # folder in the store of the reports: a Spark job writes its result there, and its task reads and removes it
+# Fields of the Spark connection.
+PROPERTIES_FILE = "properties-file"  # path of Spark's defaults for the connection's cluster, as `manifold ship` writes them
+DRIVER_HAS_SETTINGS = "driver-has-settings"  # true if a driver on the cluster gets the settings without the task's help
 UNREACHED = (
     "the driver runs on the cluster, where these, which connections of Airflow say, do not reach it: {names}; give it them by "
     "spark.kubernetes.driver.secretKeyRef.<name> in spark-defaults.conf, then say so in spark_default: "
     f'{{{{"{DRIVER_HAS_SETTINGS}": true}}}}; or have it run beside the task: {{{{"deploy-mode": "client"}}}}'
 )
-# Exit status of a job, as `pipelines.cli` has them; every other one may be cured by doing it again.
+# Exit statuses of a job, defined by `pipelines.cli`. After any other status, a retry may help.
 DONE, PERMANENT = 0, 5
 
 
 class QualityReport(BaseOperatorLink):
-    """A button of a task in the Airflow UI: the report of the run, where it has one. A plugin serves the pages."""
+    """A button of a task in the Airflow UI that opens the quality report of its run. A plugin serves the pages."""
 
     name = "Quality report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """The page's address; empty before the run has been judged."""
+        """The URL of the report; empty if the run has no report yet."""
         del operator
-        from manifold.lake.reports import open_reports, run_page  # DAG files are read again and again, and need no Arrow
+        from manifold.lake.reports import open_reports, run_page  # imported here: parsing DAG files needs no Arrow
 
         page = run_page(ti_key.run_id)
-        there = open_reports(load_settings()).has(page)
-        return f"{conf.get('api', 'base_url', fallback='')}/reports/{quote(page)}" if there else ""
+        if not open_reports(load_settings()).has(page):
+            return ""
+        airflow_url = conf.get("api", "base_url", fallback="")
+        return f"{airflow_url}/reports/{quote(page)}"
 
 
 class SubprocessOperator(BaseOperator):
-    """One stage in a process of its own, so that Airflow's never carries a pipeline's libraries; its result is the task's.
+    """Runs one stage in a process of its own, so that Airflow's process never loads the libraries of the pipelines.
 
-    An argument whose template comes out empty is not there.
+    The stage's result becomes the result of the task. Arguments whose templates render to empty text are omitted.
     """
 
     template_fields: Sequence[str] = ("arguments",)
@@ -80,38 +83,48 @@ class SubprocessOperator(BaseOperator):
         self._hook = SubprocessHook()
 
     def execute(self, context: Context) -> Any:
-        """Run it, with what it says in this task's log."""
+        """Run the stage, and write its output to the log of this task."""
         _refuse_unknown_parameters(context)
-        os.environ.update(_from_connections())  # of this task's own process, which the job inherits
-        return _result(self.task_id, self._hook, [*self.arguments, *lineage_parent(context)])
+        os.environ.update(_settings_from_connections())  # the job's process inherits the environment of this task's process
+        return _run_stage(self.task_id, self._hook, [*self.arguments, *lineage_parent(context)])
 
     def on_kill(self) -> None:
-        """End the process with the task."""
+        """Terminate the stage's process."""
         self._hook.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
 
 
 class DiscoverOperator(SubprocessOperator, SkipMixin):
-    """A stage whose result names, as `next`, the tasks that are to follow. Without any the run is over, and green."""
+    """Runs a stage whose result lists, as `next`, the ids of the tasks to run next; all other downstream tasks are skipped.
+
+    If the list is empty, all downstream tasks are skipped, and the run succeeds.
+    """
 
     inherits_from_skipmixin = True
 
     def execute(self, context: Context) -> Any:
-        """Run it, and skip what need not follow: all of it at once, where the scheduler would go from task to task."""
+        """Run the stage, and skip the downstream tasks that neither are in `next` nor follow a task in `next`.
+
+        All of them are skipped at once; the scheduler would skip them one after the other.
+        """
         result = super().execute(context)
-        context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)  # to skip is to raise: nothing would be returned
-        following = set(result["next"]).union(*(self.dag.get_task(name).get_flat_relative_ids() for name in result["next"]))
-        self.skip(context["ti"], [self.dag.get_task(name) for name in sorted(self.get_flat_relative_ids() - following)])
+        # Push the result explicitly: `skip` may end this method with an exception, and the return value would be lost.
+        context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)
+        to_run = set(result["next"])
+        for task_id in result["next"]:
+            to_run |= self.dag.get_task(task_id).get_flat_relative_ids()
+        to_skip = sorted(self.get_flat_relative_ids() - to_run)
+        self.skip(context["ti"], [self.dag.get_task(task_id) for task_id in to_skip])
         return result
 
 
 class SparkJob(SparkSubmitOperator):
-    """One stage as a Spark application; its result is the task's, wherever the driver runs.
+    """Runs one stage as a Spark application; its result becomes the result of the task, wherever the driver runs.
 
-    The driver leaves its result beside the reports, which it and the task both reach, under a name of this attempt alone. An
-    argument whose template comes out empty is not there. `java_options` are added to those that a site gives its drivers, where
-    the driver runs beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
+    The driver writes its result to the store of the reports, which both driver and task can reach, under a new name for each
+    attempt. Arguments whose templates render to empty text are omitted. If the driver runs in client mode, `java_options` are
+    added to the site's own driver options. The connection's field `properties-file` names Spark's defaults for its cluster.
 
-    Where the connection is of the type `spark_connect`, the stage is a client of that server, in a process of its own.
+    If the connection has the type `spark_connect`, the stage runs in a process of its own, as a client of that server.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "java_options")
@@ -123,112 +136,128 @@ class SparkJob(SparkSubmitOperator):
         links: Iterable[BaseOperatorLink] = (),
         **rest: Any,
     ) -> None:
-        # Not durable: the provider can resume no application of Python's, and refuses YARN's cluster mode where it should.
+        # Not durable: the provider cannot resume Python applications, and its durable mode refuses YARN in cluster mode.
         super().__init__(durable=False, **rest)
-        self.site = rest["conn_id"]  # says where Spark runs
+        self.spark_conn_id = rest["conn_id"]
         self.java_options = java_options
         self._client = SubprocessHook()
         self.operator_extra_links = tuple(links)
 
     def execute(self, context: Context) -> Any:
-        """Submit, and wait for the end."""
-        from manifold.lake.reports import open_reports  # DAG files are read again and again, and need no Arrow
-
+        """Run the stage on Spark, and wait until it ends."""
         _refuse_unknown_parameters(context)
-        given = [*filter(None, self.application_args or []), *lineage_parent(context)]
-        connected = _from_connections()
-        os.environ.update(connected)  # of this task's own process: spark-submit inherits it
-        site = _connection(self.site)
-        if site is not None and site.conn_type == SPARK_CONNECT:
-            os.environ.update(spark_connect(site))
-            return _result(self.task_id, self._client, given)
-        files, name = open_reports(load_settings()), f"{JOBS}/{secrets.token_hex(8)}.json"
-        self.application_args = [*given, "--result", f"{files.url}/{name}"]
-        # Not Spark's own option for it: that would take the place of the site's.
+        arguments = [*filter(None, self.application_args or []), *lineage_parent(context)]
+        variables = _settings_from_connections()
+        os.environ.update(variables)  # spark-submit, or the client, inherits the environment of this task's process
+        connection = _connection(self.spark_conn_id)
+        if connection is not None and connection.conn_type == SPARK_CONNECT:
+            os.environ.update(spark_connect(connection))
+            return _run_stage(self.task_id, self._client, arguments)
+        return self._submit(context, arguments, variables)
+
+    def _submit(self, context: Context, arguments: list[str], variables: Mapping[str, str]) -> Any:
+        """Submit the stage as an application, wait until it ends, and return its result.
+
+        `variables` are the settings from connections; they are also in the environment.
+        """
+        from manifold.lake.reports import open_reports  # imported here: parsing DAG files needs no Arrow
+
+        files = open_reports(load_settings())
+        result_path = f"{JOBS}/{secrets.token_hex(8)}.json"
+        self.application_args = [*arguments, "--result", f"{files.url}/{result_path}"]
+        # Set by environment variable, because Spark's own option for driver options would replace the site's.
         if self.java_options:
             os.environ[JAVA_OPTIONS] = " ".join(filter(None, [os.environ.get(JAVA_OPTIONS), self.java_options]))
         with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
-            self._know_the_site(connected, Path(folder))
+            self._apply_connection(variables, Path(folder))
             try:
                 super().execute(context)
-            except Exception as exc:  # the provider raises what comes
-                left = self._take(files, name) or {}
-                raise _failure(self.task_id, left.get("error", str(exc)), again=left.get("again", True)) from exc
-            return self._take(files, name)
+            except Exception as exc:  # the provider raises many types
+                result = self._take_result(files, result_path) or {}
+                raise _failure(self.task_id, result.get("error", str(exc)), may_retry=result.get("again", True)) from exc
+            return self._take_result(files, result_path)
 
     def on_kill(self) -> None:
-        """End the application, or the client, which ends what its server does for it."""
+        """End the application, or the Spark Connect client; the server then ends the client's work."""
         if self._client.sub_process:
             self._client.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
         else:
             super().on_kill()
 
-    def _know_the_site(self, settings: Mapping[str, str], folder: Path) -> None:
-        """What the connection says besides what the provider reads; and settings for a driver that inherits no environment.
+    def _apply_connection(self, variables: Mapping[str, str], folder: Path) -> None:
+        """Apply the connection's fields that the provider ignores, and pass `variables` to a driver on the cluster.
+
+        Such a driver does not inherit the environment. On YARN, spark-submit uploads a settings file, written to `folder`.
 
         Raises:
-            AirflowFailException: the driver would not get them.
+            AirflowFailException: the driver runs on another kind of cluster, so the settings would not reach it.
         """
-        connection = _connection(self.site)
+        connection = _connection(self.spark_conn_id)
         extra = connection.extra_dejson if connection else {}
         self.properties_file = extra.get(PROPERTIES_FILE, self.properties_file)
-        if extra.get("deploy-mode") != "cluster" or not settings or extra.get(DRIVER_HAS_SETTINGS):
+        is_on_cluster = extra.get("deploy-mode") == "cluster"
+        if not is_on_cluster or not variables or extra.get(DRIVER_HAS_SETTINGS):
             return
-        if (connection.host or connection.conn_type or "").partition(":")[0] != "yarn":
-            raise AirflowFailException(f"{self.task_id}: {UNREACHED.format(names=', '.join(sorted(settings)))}")
-        self.files = ",".join(filter(None, [self.files, str(write_file(settings, folder))]))
+        master = connection.host or connection.conn_type or ""
+        if master.partition(":")[0] != "yarn":
+            raise AirflowFailException(f"{self.task_id}: {UNREACHED.format(names=', '.join(sorted(variables)))}")
+        self.files = ",".join(filter(None, [self.files, str(write_file(variables, folder))]))
 
-    def _take(self, files: "Files", name: str) -> Any:
-        """What the job has left, which then goes; None if it has left nothing, or nobody can see it."""
+    def _take_result(self, files: "Files", path: str) -> Any:
+        """Read the result that the job has written, and remove its file; None if there is none, or if it cannot be read."""
         try:
-            found = files.read(name)
-            files.remove(name)
+            content = files.read(path)
+            files.remove(path)
         except OSError as exc:
-            self.log.warning("what the job has left at %s cannot be read: %s", files.url, exc)
+            self.log.warning("the job's result in %s cannot be read: %s", files.url, exc)
             return None
-        if found is None:
+        if content is None:
             self.log.warning("the job has left no result at %s; see that its driver can write there", files.url)
-        return json.loads(found) if found else None
+        return json.loads(content) if content else None
 
 
 def _refuse_unknown_parameters(context: Context) -> None:
-    """Fail the task at once where the run was given a parameter that the DAG does not have: Airflow ignores it.
+    """Fail the task if the run was triggered with a parameter that the DAG does not have. Airflow itself ignores it.
 
     Raises:
-        AirflowFailException: there is one; the message names those that there are.
+        AirflowFailException: there is an unknown parameter; the message lists the DAG's parameters.
     """
-    if (run := context.get("dag_run")) is None:
+    run = context.get("dag_run")
+    if run is None:
         return
     known = sorted(context.get("params") or ())
-    if unknown := sorted((getattr(run, "conf", None) or {}).keys() - set(known)):
+    triggered_with = getattr(run, "conf", None) or {}
+    unknown = sorted(triggered_with.keys() - set(known))
+    if unknown:
         raise AirflowFailException(f"the DAG has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
 
 
-def _result(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> Any:
+def _run_stage(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> Any:
     """Run a stage in its own process; return its result.
 
     Raises:
         AirflowException: the stage failed, and a retry may help.
         AirflowFailException: the stage failed, and a retry cannot help.
     """
-    status, said, result = _run(hook, arguments)
+    status, last_line, result = _run_command(hook, arguments)
     if status != DONE:
-        raise _failure(task_id, said, again=status != PERMANENT)
+        raise _failure(task_id, last_line, may_retry=status != PERMANENT)
     return result
 
 
-def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:
-    """Run a stage in its own process; return its exit status, last line and result."""
+def _run_command(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:
+    """Run a stage in its own process; return its exit status, the last line of its output, and its result, or None."""
     with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
         file = Path(folder) / "result.json"
-        given = [argument for argument in arguments if argument]
-        command = [sys.executable, "-m", "pipelines", *given, "--result", str(file)]
-        done = hook.run_command(command, cwd=str(PIPELINES.parents[1]))  # settings may name folders from there
-        return done.exit_code, done.output, json.loads(file.read_text()) if file.exists() else None
+        command = [sys.executable, "-m", "pipelines", *filter(None, arguments), "--result", str(file)]
+        # Run in the project's folder, because paths in settings may be relative to it.
+        process = hook.run_command(command, cwd=str(PIPELINES.parents[1]))
+        result = json.loads(file.read_text()) if file.exists() else None
+        return process.exit_code, process.output, result
 
 
-def _from_connections() -> dict[str, str]:
-    """Settings of the job that Airflow's connections give."""
+def _settings_from_connections() -> dict[str, str]:
+    """The environment variables of a job that are set from Airflow's connections."""
     return settings_of(_connection)
 
 
@@ -240,7 +269,8 @@ def _connection(name: str) -> Any:
         return None
 
 
-def _failure(task_id: str, said: str, *, again: bool) -> AirflowException:
-    if again:
-        return AirflowException(f"{task_id}: {said}; doing it again may help")
-    return AirflowFailException(f"{task_id}: {said}; doing it again changes nothing")
+def _failure(task_id: str, message: str, *, may_retry: bool) -> AirflowException:
+    """The exception that fails the task; only if `may_retry`, Airflow retries the task."""
+    if may_retry:
+        return AirflowException(f"{task_id}: {message}; doing it again may help")
+    return AirflowFailException(f"{task_id}: {message}; doing it again changes nothing")

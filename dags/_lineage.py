@@ -1,4 +1,4 @@
-"""Tells a job the id under which the lineage catalog knows the task that runs it."""
+"""Passes a job the id of its Airflow task in the lineage catalog, so that the job can name the task as its parent."""
 
 import os
 from typing import Any
@@ -11,9 +11,9 @@ from manifold.settings import load_settings
 
 
 def lineage_parent(context: Context) -> list[str]:
-    """The arguments of a job that name this task as its parent; none if there is no lineage catalog.
+    """The command-line arguments that name this task as the job's lineage parent; empty if no lineage catalog is configured.
 
-    The id, and the namespace, are those of Airflow's own provider of OpenLineage, whether or not it is installed.
+    Id and namespace are the same as those of Airflow's OpenLineage provider, whether or not that provider is installed.
     """
     if not load_settings().lineage_url.get_secret_value():
         return []
@@ -21,5 +21,5 @@ def lineage_parent(context: Context) -> list[str]:
     run: Any = context["dag_run"]
     namespace = conf.get("openlineage", "namespace", fallback="") or os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
     due = run.logical_date or run.run_after
-    named = task_run(namespace, task.dag_id, task.task_id, attempt=task.try_number, mapped=task.map_index, due=due)
-    return ["--lineage-parent", str(named)]
+    parent = task_run(namespace, task.dag_id, task.task_id, attempt=task.try_number, mapped=task.map_index, due=due)
+    return ["--lineage-parent", str(parent)]

@@ -25,7 +25,7 @@ from dags._days import BackfillDays
 from dags._defaults import DAG_DEFAULTS
 from dags._ingest import ingest_jobs
 
-# Where nobody has named a day, a run has no interval.
+# The end of the run's day. A run that somebody triggers for no particular day has no interval; it takes the day before.
 END = "(dag_run.data_interval_end or dag_run.run_after).replace(hour=0, minute=0, second=0, microsecond=0)"
 PART = (f"--from={{{{ ({END} - macros.timedelta(days=1)).isoformat() }}}}", f"--to={{{{ {END}.isoformat() }}}}")
 
@@ -38,6 +38,7 @@ with DAG(
         "flush": Param(False, type="boolean", description="first ask the recorder to close its open segments"),
         "dry_run": Param(False, type="boolean", description="only say what is new, and take nothing"),
     },
-    **DAG_DEFAULTS | {"deadline": None},  # all runs of a backfill are queued at once: most of a year's would be late
+    # No deadline: all runs of a backfill are queued at once, and most of a long backfill would miss it.
+    **DAG_DEFAULTS | {"deadline": None},
 ):
     ingest_jobs(*PART)

@@ -31,7 +31,7 @@ ANSWER = "ti.xcom_pull(task_ids='approve')"
 
 @task
 def missing(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs that ask; Airflow maps only over the whole result of a task."""
+    """The runs to trigger, one per missing approval. A task of its own, because Airflow maps only over a task's whole result."""
     runs: list[dict[str, Any]] = found["runs"]
     return runs
 
@@ -46,13 +46,13 @@ with DAG(
             None, type=["null", "integer"], minimum=0, description="number of the wave whose gate it is; empty: the plan"
         ),
     },
-    # Runs wait for people: many at once, and none is late.
+    # Runs wait for people's decisions, so many are active at once, and none has a deadline.
     **DAG_DEFAULTS | by_cron(load_settings().campaign_approvals_schedule) | {"max_active_runs": 500, "deadline": None},
 ):
     asks = discover_job("campaign_asks", CAMPAIGN, WAVE)
     ask = TriggerDagRunOperator.partial(task_id="ask", trigger_dag_id="campaign_approvals", skip_when_already_exists=True)
-    found: Any = asks.output  # of the task, once it has run
-    ask.expand_kwargs(missing(found))
+    asked: Any = asks.output  # a reference to the task's result, which Airflow resolves once the task has run
+    ask.expand_kwargs(missing(asked))
     approve = HITLOperator(
         task_id="approve",
         subject="{{ ti.xcom_pull(task_ids='campaign_asks')['subject'] }}",

@@ -33,7 +33,7 @@ with DAG(
         "accept": Param([], type="array", items={"type": "string"}, description="of resume: the rules that tripped"),
         "ended": Param(["failed"], type="array", items={"type": "string"}, description="of retry: how the targets had ended"),
     },
-    **DAG_DEFAULTS | {"max_active_runs": 16},  # a pause does not wait for another order that is tried again
+    **DAG_DEFAULTS | {"max_active_runs": 16},  # so that a pause need not wait while Airflow retries another order
 ):
     plain_job(
         "campaign_order",

@@ -37,7 +37,7 @@ from manifold.settings import load_settings
 
 schedule = load_settings().ingest_schedule
 
-# Never its data interval: what a scheduled run would leave out after a pause, no other would take.
+# A scheduled run does not ingest its data interval alone: after a pause, no run would ingest the intervals of the pause.
 BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% endif %}}"
 PART = (
     BOUND.format("from"),
@@ -57,7 +57,7 @@ with DAG(
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
         "dry_run": Param(False, type="boolean", description="only say what is new, and take nothing"),
     },
-    # A backfill of a year would be a hundred thousand runs here; in `backfill_archives` it is a run a day.
+    # No backfills: one of a year would be a hundred thousand runs here; `backfill_archives` has one run per day.
     **DAG_DEFAULTS | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},
 ):
     ingest_jobs(*PART)

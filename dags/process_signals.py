@@ -24,7 +24,7 @@ from dags._days import BackfillDays
 from dags._defaults import DAG_DEFAULTS, plain_job
 from manifold.contracts import assets
 
-# Where nobody has named a day, a run has no interval.
+# The end of the run's day. A run that somebody triggers for no particular day has no interval; it takes the day before.
 END = "(dag_run.data_interval_end or dag_run.run_after).replace(hour=0, minute=0, second=0, microsecond=0)"
 DAY = (f"--from={{{{ ({END} - macros.timedelta(days=1)).isoformat() }}}}", f"--to={{{{ {END}.isoformat() }}}}")
 PROCESSED = "xray_processed_signals"
@@ -35,7 +35,8 @@ with DAG(
     tags=["lake", "signals"],
     doc_md=__doc__,
     params={"again": Param(False, type="boolean", description="all of the day, also what the rules of now have made")},
-    **DAG_DEFAULTS | {"deadline": None},  # all runs of a backfill are queued at once: most of a year's would be late
+    # No deadline: all runs of a backfill are queued at once, and most of a long backfill would miss it.
+    **DAG_DEFAULTS | {"deadline": None},
 ):
     again = "{{ '--again' if params['again'] else '' }}"
     plain_job("process_signals", *DAY, again, outlets=[Asset(PROCESSED, assets.table_uri(PROCESSED))])

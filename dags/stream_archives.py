@@ -24,7 +24,7 @@ from airflow.sdk import DAG, Param
 from dags._alerts import late
 from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, QUEUES, spark_job
 
-LONGEST = timedelta(hours=25)  # a day, and the last micro-batch
+MAX_DURATION = timedelta(hours=25)  # the longest `hours`, and one for the last micro-batch
 
 with DAG(
     "stream_archives",
@@ -32,13 +32,13 @@ with DAG(
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={"hours": Param(6, type="number", exclusiveMinimum=0, maximum=24, description="how long one run streams")},
-    **DAG_DEFAULTS | {"is_paused_upon_creation": True, "deadline": late(LONGEST)},
+    **DAG_DEFAULTS | {"is_paused_upon_creation": True, "deadline": late(MAX_DURATION)},
 ):
     spark_job(
         "stream",
         "--for-seconds",
         "{{ params['hours'] * 3600 }}",
         outlets=[*PUBLISHED, QUALITY_RESULTS, QUEUES],
-        execution_timeout=LONGEST,
+        execution_timeout=MAX_DURATION,
         retries=10,
     )

@@ -16,11 +16,12 @@ def airflow(context: typer.Context) -> None:
     settings = settings_or_fail()
     if not (settings.home / "airflow" / "airflow.db").exists():
         fail(f"{settings.home} has no Airflow yet; run `manifold up` first")
-    from manifold.sandbox.platform.airflow import environment
-    from manifold.sandbox.platform.programs import environment as spelled
+    from manifold.sandbox.platform.airflow import environment as airflow_environment
+    from manifold.sandbox.platform.programs import environment as settings_environment
 
-    env = environment(settings, spelled(settings))
-    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # this process becomes Airflow
+    env = airflow_environment(settings, settings_environment(settings))
+    command = [sys.executable, "-m", "airflow", *context.args]
+    os.execve(sys.executable, command, env)  # noqa: S606  # replaces this process, so nothing after this line runs
 
 
 @handle_errors

@@ -15,31 +15,34 @@ from typer.core import TyperGroup
 
 from manifold.runtime.gc_tuning import collect_rarely
 
-NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable with which a shell requests completions from Typer
+NAME = "manifold"
+COMPLETE_VARIABLE = "_MANIFOLD_COMPLETE"  # the environment variable by which a shell requests completions from Typer
+# The panels of --help.
 RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, or a group of commands if `what` is a Typer application."""
+    """A command, or a group of commands if `attribute` names a Typer application."""
 
     name: str
     panel: str
-    module: str = ""  # in this package; default: the command's name after an underscore
-    what: str = ""  # attribute of the module; default: the command's name
-    passes_on: bool = False  # accepts any arguments, including --help
+    module: str = ""  # module of this package; default: the command's name after an underscore
+    attribute: str = ""  # attribute of the module; default: the command's name
+    passes_on: bool = False  # whether it accepts any arguments, including --help
     logs: bool = True  # whether any code that it loads may log
 
     def join(self, app: typer.Typer) -> None:
         """Import the command and add it to `app`."""
-        found = getattr(import_module(f"manifold.console.{self.module or f'_{self.name}'}"), self.what or self.name)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=self.name, rich_help_panel=self.panel)
-        else:
-            anything = (
-                {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []} if self.passes_on else {}
-            )
-            app.command(self.name, rich_help_panel=self.panel, context_settings=anything)(found)
+        module = import_module(f"manifold.console.{self.module or f'_{self.name}'}")
+        command = getattr(module, self.attribute or self.name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=self.name, rich_help_panel=self.panel)
+            return
+        context_settings: dict[str, Any] = {}
+        if self.passes_on:
+            context_settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+        app.command(self.name, rich_help_panel=self.panel, context_settings=context_settings)(command)
 
 
 COMMANDS = (
@@ -50,17 +53,17 @@ COMMANDS = (
     Command("doctor", RUN),
     Command("demo", RUN),
     Command("ship", RUN),
-    Command("certificates", RUN, what="app"),
+    Command("certificates", RUN, attribute="app"),
     Command("airflow", RUN, passes_on=True),
     Command("password", RUN, "_airflow"),
     Command("send", ASK),
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
-    Command("data", ASK, what="app", logs=False),
-    Command("campaign", ASK, what="app"),
-    Command("ecq", ASK, what="app"),
-    Command("signals", ASK, what="app", logs=False),
-    Command("queue", ASK, what="app", logs=False),
+    Command("data", ASK, attribute="app", logs=False),
+    Command("campaign", ASK, attribute="app"),
+    Command("ecq", ASK, attribute="app"),
+    Command("signals", ASK, attribute="app", logs=False),
+    Command("queue", ASK, attribute="app", logs=False),
     Command("fleet", ASK, logs=False),
     Command("watch", ASK, logs=False),
     Command("ingest", LAKE, "_lake"),
@@ -72,7 +75,7 @@ COMMANDS = (
     Command("gc", LAKE, "_housekeeping"),
     Command("verify", LAKE, "_housekeeping"),
     Command("lake", LAKE, "_lake_maintenance", "app"),
-    Command("quarantine", LAKE, what="app"),
+    Command("quarantine", LAKE, attribute="app"),
 )
 
 
@@ -91,55 +94,60 @@ class Overview(TyperGroup):
         return "\n".join(lines)
 
 
-def make_app(asked: str | None = None) -> typer.Typer:
-    """Build the application with the command `asked`; with all commands if it is None or unknown."""
+def make_app(name: str | None = None) -> typer.Typer:
+    """Build the application with only the command of this name; with all commands if the name is None or unknown."""
     app = typer.Typer(
         cls=Overview,
         help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    commands = [command for command in COMMANDS if command.name == asked] or COMMANDS
-    app.callback()(quiet if any(command.logs for command in commands) else silent)
+    commands = [command for command in COMMANDS if command.name == name] or COMMANDS
+    may_log = any(command.logs for command in commands)
+    app.callback()(configure_quiet_logging if may_log else skip_logging)
     for command in commands:
         command.join(app)
     return app
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         sys.stdout.write(f"manifold {version('manifold')}\n")
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")]
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")]
 
 
-def quiet(_version: Version = False) -> None:
-    """Library logs only where something is wrong; the command itself says what it did."""
+def configure_quiet_logging(_version: Version = False) -> None:
+    """Configure logging so that only warnings and errors are shown; the command itself prints what it did."""
     from manifold.runtime.log import configure_logging  # imported here, so that --help is fast
 
     configure_logging("console", level="warning")
 
 
-def silent(_version: Version = False) -> None:
-    """Set up nothing: importing the logging library takes a tenth of an answer's time."""
+def skip_logging(_version: Version = False) -> None:
+    """Do not configure logging: for commands that never log, importing the logging library would take a tenth of their time."""
 
 
 def main() -> None:
     """Run the console script."""
     collect_rarely()
-    if isinstance(sys.stderr, TextIOWrapper):  # a separate descriptor, because jobs redirect 2 (libraries' output)
-        sys.stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w", 1, sys.stderr.encoding)
+    # Give Python's stderr a descriptor of its own: `_job` redirects descriptor 2, to which C libraries and the JVM write.
+    if isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding=sys.stderr.encoding)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal may lack characters, and an encoding error would hide the output
             stream.reconfigure(errors="replace")
-    make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
+    make_app(command_name(sys.argv, os.environ))(prog_name=NAME)
 
 
-def asked_for(line: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the command of this line, or of the one that a shell is completing; None if an option or nothing comes first."""
-    if COMPLETES in env:  # the variables of zsh and bash
-        line = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()
-    first = next(iter(line[1:]), "-")
+def command_name(args: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The name of the command on the command line `args`, its first argument; None if that is an option or missing.
+
+    If a shell requests completions, the command line that it completes is in the environment instead.
+    """
+    if COMPLETE_VARIABLE in env:
+        args = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()  # the variables of zsh and of bash
+    first = args[1] if len(args) > 1 else "-"
     return None if first.startswith("-") else first

@@ -1,4 +1,4 @@
-"""`manifold vin` and `manifold batch`: the history of a vehicle or a batch; erasing the one, cancelling the other."""
+"""`manifold vin` and `manifold batch`: shows the history of a vehicle or a batch, erases a vehicle, cancels a batch."""
 
 import sys
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from manifold.settings import Settings
 vin_app = typer.Typer(help="Show what happened to a vehicle, or erase it.", no_args_is_help=True)
 batch_app = typer.Typer(help="Show what happened to a batch, or cancel it.", no_args_is_help=True)
 NO_LIMIT = 1_000_000
-PAGE = 100  # entries; the page size of the API
-VEHICLE = Bounds(rows=50_000_000)  # files contain few rows of any one vehicle
-DEFAULT = Bounds()
-INTERRUPTED = 130  # the shells' exit status for SIGINT
-MAX_NAMED = 20
+PAGE_SIZE = 100  # entries; the page size of the API
+VEHICLE_BOUNDS = Bounds(rows=50_000_000)  # many rows are scanned, because only few of a file's rows are about a given vehicle
+DEFAULT_BOUNDS = Bounds()
+INTERRUPTED = 130  # the exit status that shells give a process that SIGINT ended
+MAX_CORRUPT_KEYS = 20  # keys named in an error message
 REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
@@ -47,10 +47,10 @@ PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At m
 
 @vin_app.command("show")
 @handle_errors
-def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+def vin_show(vin: Vin, limit: PageLimit = PAGE_SIZE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """The newest entries of a vehicle, oldest first, with state and event times."""
     settings = _settings_for(vin)
-    page = _vehicle_page(settings, vin, _page(limit, before))
+    page = _vehicle_page(settings, vin, _page_bounds(limit, before))
     _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
 
 
@@ -68,10 +68,10 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 
 @vin_app.command("history")
 @handle_errors
-def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+def vin_history(vin: Vin, limit: PageLimit = PAGE_SIZE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """The ended ones of the newest entries, oldest first, with outcome and event times."""
     settings = _settings_for(vin)
-    page = _vehicle_page(settings, vin, _page(limit, before))
+    page = _vehicle_page(settings, vin, _page_bounds(limit, before))
     entries = [entry for entry in page.entries if not entry.is_open]
     _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
 
@@ -87,16 +87,16 @@ def vin_erase(vin: Vin, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json
 @handle_errors
 def batch_show(
     request_id: RequestId,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Triggers of one page.")] = DEFAULT.limit,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Triggers of one page.")] = DEFAULT_BOUNDS.limit,
     before: Before = None,
     entries: Annotated[
         int, typer.Option(min=0, help="Entries that are looked at one by one, of the newest triggers first.")
-    ] = DEFAULT.entries,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the lake that are looked at for one page.")] = DEFAULT.rows,
+    ] = DEFAULT_BOUNDS.entries,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the lake that are looked at for one page.")] = DEFAULT_BOUNDS.rows,
     as_json: AsJson = False,
 ) -> None:
     """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
-    settings = _checked_request(request_id)
+    settings = _settings_for_request(request_id)
     bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
     page = batch_page(settings, request_id, bounds)
     if page is None:
@@ -107,15 +107,16 @@ def batch_show(
         print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
         return
     if batches:
-        shown = [(b.seq, b.data_id, b.accepted_at, b.vehicles, _counted(b.states)) for b in batches]
-        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), shown))
+        rows_shown = [(b.seq, b.data_id, b.accepted_at, b.vehicles, _format_counts(b.states)) for b in batches]
+        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows_shown))
     elif older is None:
-        out.print(f"{request_id}: no trigger had this request_id" + ("" if before is None else f" before {before}"))
+        limited_to = "" if before is None else f" before {before}"
+        out.print(f"{request_id}: no trigger had this request_id{limited_to}")
     if any(OPEN in batch.states for batch in batches):
         out.print(f"{OPEN}: nothing in the lake says that they ended; --entries looks at more of them one by one")
     if older is not None:
-        found = "older triggers" if batches else f"none since {datetime_of(older):%Y-%m-%d %H:%M:%SZ}; what is older"
-        out.print(f"{found}: manifold batch show {request_id} --before {older}")
+        label = "older triggers" if batches else f"none since {datetime_of(older):%Y-%m-%d %H:%M:%SZ}; what is older"
+        out.print(f"{label}: manifold batch show {request_id} --before {older}")
 
 
 @batch_app.command("cancel")
@@ -130,54 +131,63 @@ def batch_cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
-    settings = _checked_request(request_id)
+    settings = _settings_for_request(request_id)
     from manifold.console._cancel import Progress, cancel
 
-    last = Progress(before=before)
+    latest = Progress(before=before)
 
-    def show_progress(standing: Progress) -> None:
-        nonlocal last
-        last = standing
-        say(f"{standing.triggers} triggers, {_counted(standing.entries)}")
+    def show_progress(progress: Progress) -> None:
+        nonlocal latest
+        latest = progress  # for the message after an interruption
+        set_status(f"{progress.triggers} triggers, {_format_counts(progress.entries)}")
 
     try:
-        with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as say:
-            from_there = MAX_SEQ if before is None else before
-            last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=show_progress)
+        with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as set_status:
+            start = MAX_SEQ if before is None else before
+            latest = cancel(
+                settings, redis, request_id, set(vins or ()), before=start, limit=limit, report_progress=show_progress
+            )
     except KeyboardInterrupt:
-        rest_option = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
+        # With --vin, entries are cancelled only after all triggers were read, so the command must start again from the newest.
+        must_restart = bool(vins) or latest.before is None or latest.before == MAX_SEQ
+        rest_option = "" if must_restart else f" --before {latest.before}"
         fail(
-            f"interrupted after {last.triggers} triggers; to continue: manifold batch cancel {request_id}{rest_option}",
+            f"interrupted after {latest.triggers} triggers; to continue: manifold batch cancel {request_id}{rest_option}",
             INTERRUPTED,
         )
     if as_json:
-        standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
-        print_json({"request_id": request_id, **standing})
+        counts = {"triggers": latest.triggers, "entries": dict(sorted(latest.entries.items())), "before": latest.before}
+        print_json({"request_id": request_id, **counts})
     else:
-        out.print(f"{request_id}: {_counted(last.entries)}")
-        if last.before is not None:
-            out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
-    if last.spoilt:
-        named = "; ".join(last.spoilt[:MAX_NAMED]) + ("; …" if len(last.spoilt) > MAX_NAMED else "")
-        fail(f"vehicles were left out, because these keys in Redis hold something else: {named}; {REMEDY}")
+        out.print(f"{request_id}: {_format_counts(latest.entries)}")
+        if latest.before is not None:
+            out.print(f"older triggers are left: manifold batch cancel {request_id} --before {latest.before}")
+    if latest.spoilt:
+        corrupt_keys = "; ".join(latest.spoilt[:MAX_CORRUPT_KEYS])
+        if len(latest.spoilt) > MAX_CORRUPT_KEYS:
+            corrupt_keys += "; …"
+        fail(f"vehicles were left out, because these keys in Redis hold something else: {corrupt_keys}; {REMEDY}")
 
 
 def _settings_for(vin: str) -> Settings:
+    """Return the settings; exit unless this may be a VIN."""
     require_vin(vin)
     return settings_or_fail()
 
 
-def _checked_request(request_id: str) -> Settings:
+def _settings_for_request(request_id: str) -> Settings:
+    """Return the settings; exit unless this may be a request_id."""
     if not is_id(request_id):
         fail(f"request_id {request_id!r} must be 1 to 128 printable ASCII characters without space, + # /", USAGE)
     return settings_or_fail()
 
 
-def _page(limit: int, before: int | None) -> Bounds:
-    return replace(VEHICLE, limit=limit, before=MAX_SEQ if before is None else before)
+def _page_bounds(limit: int, before: int | None) -> Bounds:
+    return replace(VEHICLE_BOUNDS, limit=limit, before=MAX_SEQ if before is None else before)
 
 
 def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
+    """A page of a vehicle's history, from the API; read in this process if the API does not answer."""
     page = vehicle_page(settings, vin, bounds)
     if page is None:
         with history_of(settings) as history:
@@ -188,29 +198,38 @@ def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
 def _print_entries(
     vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str, before: int | None = None, paged: bool = False
 ) -> None:
+    """Print the entries of a vehicle, or the text `nothing` if there are none.
+
+    `before` is the seq before which older entries remain, or None. With `paged`, the JSON has it as a field.
+    """
     if as_json:
-        page = {"before": before} if paged else {}
-        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries], **page})
+        page_fields = {"before": before} if paged else {}
+        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries], **page_fields})
         return
-    older = f"older ones: --before {before}"
+    hint = f"older ones: --before {before}"
     if not entries:
-        out.print(f"{vin}: {nothing}" if before is None else f"{vin}: nothing on this page; {older}")
+        out.print(f"{vin}: {nothing}" if before is None else f"{vin}: nothing on this page; {hint}")
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
-    more = "" if before is None else f"; {older}"
-    number = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    out.print(table(f"{vin}, {number}{more}", columns, [_row(entry) for entry in entries]))
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    title = f"{vin}, {count}" if before is None else f"{vin}, {count}; {hint}"
+    out.print(table(title, columns, [_row(entry) for entry in entries]))
 
 
 def _row(entry: EntryHistory) -> tuple[object, ...]:
-    when = (entry.accepted_at, entry.dispatched_at, entry.acknowledged_at)
-    return (entry.seq, entry.request_id, entry.data_id, entry.state, *when, entry.attempts)
+    times = (entry.accepted_at, entry.dispatched_at, entry.acknowledged_at)
+    return (entry.seq, entry.request_id, entry.data_id, entry.state, *times, entry.attempts)
 
 
 def _summary(batch: BatchHistory) -> dict[str, object]:
-    shown = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
-    return shown | {"states": dict(batch.states)}
+    return {
+        "seq": batch.seq,
+        "data_id": batch.data_id,
+        "accepted_at": batch.accepted_at,
+        "vehicles": batch.vehicles,
+        "states": dict(batch.states),
+    }
 
 
-def _counted(states: Mapping[str, int]) -> str:
+def _format_counts(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

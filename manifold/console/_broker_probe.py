@@ -1,6 +1,7 @@
 """Probes whether an external broker suits Manifold, by connecting as a dispatcher and as a test vehicle.
 
-It judges effects, because brokers refuse in different ways: one rejects a SUBSCRIBE, another withholds the messages.
+The probe judges by the messages that arrive, because brokers refuse in different ways: one broker rejects a SUBSCRIBE, another
+accepts it and then withholds the messages.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ from manifold.settings import Settings
 
 WAIT_S = 5.0
 TLS_SCHEMES = ("mqtts", "ssl")
-EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # required for delivery
-FORGED = "probe"  # in place of an event's kind; the dispatcher ignores unknown kinds
+REQUIRED_EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without them, delivery does not work
+FORGED = "probe"  # the kind of the forged event, and the request_id of publishes; a dispatcher ignores events of unknown kinds
 RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/guides/emqx.md"
 ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"
 
@@ -32,34 +33,35 @@ class _Inbox:
     """Records and acknowledges the messages that a client receives."""
 
     def __init__(self, client: Mqtt) -> None:
-        self._client, self._came = client, asyncio.Event()
+        self._client = client
+        self._arrival = asyncio.Event()
         self.messages: list[Message] = []
-        client.on_message = self._take
+        client.on_message = self._receive
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         self.messages.append(message)
         self._client.ack(message)
-        self._came.set()
+        self._arrival.set()
 
-    async def until(self, question: Callable[[Message], bool]) -> bool:
-        """Return whether a matching message has arrived, or arrives in time."""
+    async def wait_for(self, is_match: Callable[[Message], bool]) -> bool:
+        """Wait for a matching message, up to `WAIT_S`; return whether one has arrived. Messages that came before count, too."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
-                while not any(map(question, self.messages)):
-                    self._came.clear()
-                    await self._came.wait()
-        return any(map(question, self.messages))
+                while not any(map(is_match, self.messages)):
+                    self._arrival.clear()
+                    await self._arrival.wait()
+        return any(map(is_match, self.messages))
 
 
 def probe_quietly(settings: Settings) -> list[Diagnostic]:
-    """Return the findings of `probe`, without log lines: here a refusal is a finding."""
-    ours = logging.getLogger("manifold")
-    level = ours.level
-    ours.setLevel(logging.CRITICAL)
+    """Return the findings of `probe`. Manifold's logging is off meanwhile, because a refusal here is a finding, not an error."""
+    logger = logging.getLogger("manifold")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         return asyncio.run(probe(settings))
     finally:
-        ours.setLevel(level)
+        logger.setLevel(level)
 
 
 async def probe(settings: Settings) -> list[Diagnostic]:
@@ -74,60 +76,78 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         if not await _connects(service):
             remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/guides/emqx.md"
             return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
-        found = [Diagnostic("broker", True, settings.mqtt)]
+        findings = [Diagnostic("broker", True, settings.mqtt)]
         if not await _subscribes(service, f"{topics.EVENTS}/+/{vin}"):
             seen = f"{settings.mqtt_username_dispatcher} may not subscribe to events"
-            return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
-        known = settings.mqtt_probe_username or None
-        own = settings.mqtt_probe_password.get_secret_value() or None
-        if urlsplit(settings.mqtt_for_vehicles).scheme in TLS_SCHEMES and not own:
+            return [*findings, Diagnostic("broker's access rules", False, seen, ACCESS)]
+        vehicle_username = settings.mqtt_probe_username or None
+        vehicle_password = settings.mqtt_probe_password.get_secret_value() or None
+        if urlsplit(settings.mqtt_for_vehicles).scheme in TLS_SCHEMES and not vehicle_password:
             seen = (
                 f"not asked: {settings.mqtt_for_vehicles} takes a vehicle's certificate, and no setting names one; "
                 "events and access rules are not judged"
             )
-            return [*found, Diagnostic("broker, for vehicles", True, seen)]
-        vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
+            return [*findings, Diagnostic("broker, for vehicles", True, seen)]
+        vehicle = Mqtt(
+            settings.mqtt_for_vehicles,
+            vin,
+            username=vehicle_username,
+            password=vehicle_password,
+            tls=settings.tls_files(vin),
+        )
         vehicle_inbox = _Inbox(vehicle)
         await stack.enter_async_context(vehicle)
         if not await _connects(vehicle):
             remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
             seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
-            return [*found, Diagnostic("broker, for vehicles", False, seen, remedy)]
-        return found + await _judge(settings, vin, (service, service_inbox), (vehicle, vehicle_inbox))
+            return [*findings, Diagnostic("broker, for vehicles", False, seen, remedy)]
+        return findings + await _judge(settings, vin, (service, service_inbox), (vehicle, vehicle_inbox))
 
 
-async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Inbox], car: tuple[Mqtt, _Inbox]) -> list[Diagnostic]:
+async def _judge(
+    settings: Settings, vin: str, service_side: tuple[Mqtt, _Inbox], vehicle_side: tuple[Mqtt, _Inbox]
+) -> list[Diagnostic]:
     """Check events and access rules by subscribing and publishing as a service and as a vehicle."""
-    (service, service_inbox), (vehicle, vehicle_inbox) = platform, car
-    prefix, other = settings.topic_prefix, f"{vin}-other"
-    mine, others = topics.request_topic(prefix, vin, FORGED), topics.request_topic(prefix, other, FORGED)
-    event, last = f"{topics.EVENTS}/{FORGED}/{vin}", topics.request_topic(prefix, vin, "last")
+    service, service_inbox = service_side
+    vehicle, vehicle_inbox = vehicle_side
+    prefix = settings.topic_prefix
+    other_vin = f"{vin}-other"
+    own_topic = topics.request_topic(prefix, vin, FORGED)
+    last_own_topic = topics.request_topic(prefix, vin, "last")
+    other_topic = topics.request_topic(prefix, other_vin, FORGED)
+    forged_event = f"{topics.EVENTS}/{FORGED}/{vin}"
 
     filters = (topics.request_filter(prefix, vin), f"{prefix}/{vin}/#")
-    wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribes(vehicle, each)]
-    await _publish(vehicle, event)
-    await _publish(service, mine)
-    missing = [kind for kind in EVENTS if not await service_inbox.until(partial(_is_event, kind))]
-    if any(message.topic == event for message in service_inbox.messages):
-        wrong.append("a vehicle may publish events")
+    problems = [
+        f"a vehicle may not subscribe {topic_filter}" for topic_filter in filters if not await _subscribes(vehicle, topic_filter)
+    ]
+    await _publish(vehicle, forged_event)
+    await _publish(service, own_topic)
+    missing = [kind for kind in REQUIRED_EVENTS if not await service_inbox.wait_for(partial(_is_event, kind))]
+    if any(message.topic == forged_event for message in service_inbox.messages):
+        problems.append("a vehicle may publish events")
 
-    await _subscribes(vehicle, topics.request_filter(prefix, other))
-    for topic in (others, last):
-        await _publish(service, topic)
-    if not await vehicle_inbox.until(lambda message: message.topic == last):
-        wrong.append("a vehicle does not get what the dispatcher publishes to it")
-    if any(message.topic == others for message in vehicle_inbox.messages):
-        wrong.append("a vehicle gets what is addressed to another one")
+    await _subscribes(vehicle, topics.request_filter(prefix, other_vin))
+    await _publish(service, other_topic)
+    # A broker delivers in order: once this message has arrived, the one before has arrived, or has been withheld.
+    await _publish(service, last_own_topic)
+    if not await vehicle_inbox.wait_for(lambda message: message.topic == last_own_topic):
+        problems.append("a vehicle does not get what the dispatcher publishes to it")
+    if any(message.topic == other_topic for message in vehicle_inbox.messages):
+        problems.append("a vehicle gets what is addressed to another one")
 
     detail = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are published"
     return [
         Diagnostic("broker's events", not missing, detail, RULES),
-        Diagnostic("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
+        Diagnostic("broker's access rules", not problems, "; ".join(problems) or "as expected", ACCESS),
     ]
 
 
 def _is_event(kind: BrokerEvent, message: Message) -> bool:
-    """Whether it is an event of this kind; an acknowledgement must contain the publish's properties, which carry `seq`."""
+    """Whether a message is an event of this kind.
+
+    An acknowledgement must contain the user properties of the publish, because the dispatcher reads the seq from them.
+    """
     if not message.topic.startswith(f"{topics.EVENTS}/{kind}/"):
         return False
     if kind is not BrokerEvent.ACKED:

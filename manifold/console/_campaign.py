@@ -15,8 +15,8 @@ from manifold.console._campaign_plan import (
     TargetsFile,
     campaign_of,
     instant_of,
-    listed_in,
     read_document,
+    read_list,
     read_or_fail,
 )
 from manifold.console._campaign_propose import propose
@@ -28,8 +28,9 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
 
 Commands = tuple[Callable[..., None], ...]
 app = typer.Typer(help="Send data to a list of vehicles, in waves, under a plan.", no_args_is_help=True)
-_FIRST: Commands = (orders.pause, orders.resume, orders.cancel)  # the brake comes first in --help
-for _command in _FIRST:
+# Commands are listed in --help in the order in which they are added; those that stop a campaign come first.
+_STOP_COMMANDS: Commands = (orders.pause, orders.resume, orders.cancel)
+for _command in _STOP_COMMANDS:
     app.command()(_command)
 app.command()(propose)
 AbsencesFile = Annotated[
@@ -52,17 +53,22 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     from manifold.campaigns.proposals import policy_of
     from manifold.campaigns.warnings import warnings_of
 
-    document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
+    document = read_document(plan_file)
+    now_ms = instant_of(at)
+    policy = policy_of(settings_or_fail())
     sha256 = plan_sha256(document)
-    listed = listed_in(document, targets)
+    listed = read_list(document, targets)
     if listed is None:
-        message = f"{plan_file} is valid; its list of targets was not checked: give --targets FILE"
-        print_json({"plan_sha256": sha256, "targets": None}) if as_json else out.print(message)
+        if as_json:
+            print_json({"plan_sha256": sha256, "targets": None})
+        else:
+            out.print(f"{plan_file} is valid; its list of targets was not checked: give --targets FILE")
         return
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     plan = campaign.decided.plan
     assert plan is not None
-    end = forecast(campaign, [0], policy, now_ms, draws=1).end.p50
+    all_connected = [0]  # how long vehicles have stayed away
+    end = forecast(campaign, all_connected, policy, now_ms, draws=1).end.p50
     sizes = [sum(tally.values()) for tally in campaign.tallies]
     warnings = warnings_of(campaign, now_ms)
     if as_json:
@@ -70,15 +76,14 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
         facts = {"plan_sha256": sha256, "targets": sum(sizes), "waves": waves, "warnings": warnings}
         print_json(facts | {"end_if_all_are_connected": _time(end)})
         return
-    gates = [_gate(wave.gate) for wave in plan.waves[:-1]] + ["–"]
+    gates = [_describe_gate(wave.gate) for wave in plan.waves[:-1]] + ["–"]  # after the last wave, no gate opens another
     rows = zip((wave.name for wave in plan.waves), sizes, gates, strict=True)
     out.print(table(f"{plan.campaign}: {sum(sizes)} targets", ("wave", "targets", "gate to the next"), rows))
     for warning in warnings:
         out.print(f"warning: {warning}", highlight=False, markup=False)
     if not plan.window and plan.rate is None and plan.away == "wait":
         out.print("no rate and no window: whoever is connected when its wave opens is released at once")
-    ends = table("", ("what", "value"), [("end, if all are connected", _time(end)), ("plan_sha256", sha256)])
-    out.print(ends)
+    out.print(table("", ("what", "value"), [("end, if all are connected", _time(end)), ("plan_sha256", sha256)]))
 
 
 @app.command("forecast")
@@ -92,44 +97,59 @@ def forecast_command(
     from manifold.campaigns.proposals import policy_of
     from manifold.campaigns.views import forecast_view
 
-    document, now_ms, policy = read_document(plan_file), instant_of(at), policy_of(settings_or_fail())
-    listed = listed_in(document, targets)
+    document = read_document(plan_file)
+    now_ms = instant_of(at)
+    policy = policy_of(settings_or_fail())
+    listed = read_list(document, targets)
     if listed is None:
         fail(f"{plan_file} does not list its vehicles itself; give --targets FILE", USAGE)
     observed: Sequence[int | None] = [0] if absences is None else read_or_fail(read_absences(absences))
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
-    found = forecast(campaign, observed, policy, now_ms)
+    result = forecast(campaign, observed, policy, now_ms)
     if as_json:
-        print_json(forecast_view(found))
+        print_json(forecast_view(result))
         return
-    rows = [_row(f"{percent} % delivered", times) for percent, times in found.delivered.items()]
-    title = f"{document['campaign']}: {len(campaign.roster)} targets, {found.draws} draws"
-    out.print(table(title, ("what", "p10", "p50", "p90"), [*rows, _row("end", found.end)]))
-    out.print(f"not delivered before the end of the plan: {found.never} targets (median)", highlight=False)
+    rows = [_row(f"{percent} % delivered", times) for percent, times in result.delivered.items()]
+    title = f"{document['campaign']}: {len(campaign.roster)} targets, {result.draws} draws"
+    out.print(table(title, ("what", "p10", "p50", "p90"), [*rows, _row("end", result.end)]))
+    out.print(f"not delivered before the end of the plan: {result.never} targets (median)", highlight=False)
     if absences is None:
         out.print("assumed: every vehicle is connected; --absences FILE says how long vehicles stay away")
     out.print("assumed: people approve each gate at once, and every delivery succeeds")
 
 
-_OTHERS: Commands = (orders.amend, orders.retry, views.ls, views.show, views.targets, views.events, views.report, views.verify)
 app.command()(orders.approve)
 app.command()(orders.refuse)
 app.command("pass")(orders.pass_gate)
-for _command in _OTHERS:
+_LATER_COMMANDS: Commands = (
+    orders.amend,
+    orders.retry,
+    views.ls,
+    views.show,
+    views.targets,
+    views.events,
+    views.report,
+    views.verify,
+)
+for _command in _LATER_COMMANDS:
     app.command()(_command)
 
 
-def _gate(gate: "Gate") -> str:
+def _describe_gate(gate: "Gate") -> str:
+    """The conditions of a gate, without those that always hold."""
     conditions = [f"released {gate.released}", f"known {gate.known}"]
-    conditions += [f"success {gate.success}"] if gate.success != "0%" else []
-    conditions += [f"soak {gate.soak}"] if gate.soak != "0s" else []
-    conditions += [f"approved by {gate.approve}"] if gate.approve else []
+    if gate.success != "0%":
+        conditions.append(f"success {gate.success}")
+    if gate.soak != "0s":
+        conditions.append(f"soak {gate.soak}")
+    if gate.approve:
+        conditions.append(f"approved by {gate.approve}")
     return ", ".join(conditions)
 
 
-def _row(what: str, times: "Quantiles") -> tuple[object, ...]:
-    return what, *(_time(at_ms) for at_ms in (times.p10, times.p50, times.p90))
+def _row(label: str, times: "Quantiles") -> tuple[object, ...]:
+    return (label, _time(times.p10), _time(times.p50), _time(times.p90))
 
 
-def _time(at_ms: int | None) -> datetime | None:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+def _time(unix_ms: int | None) -> datetime | None:
+    return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.fold import Campaign
     from manifold.campaigns.intake import Declined, Publish, Read, Taken
 
-AWAY = 3  # exit status: the order is not on record, or the brake not on, as far as is known
+UNCONFIRMED = (
+    3  # exit status: it is unknown whether the order is on record, or the order that stops the campaign has no effect yet
+)
 NOT_ON = "the brake is therefore not on yet"
 NOT_KNOWN_TO_BE_ON = "the brake is not known to be on: order it again"
 UNKNOWN = "the order is therefore not known to be on record"
@@ -128,8 +130,10 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let targets whose last attempt has ended in one of these ways wait again."""
-    if unknown := [each for each in ended if each not in get_args(r.Retriable)]:
-        fail(f"--ended {unknown[0]!r} must be one of {', '.join(get_args(r.Retriable))}", USAGE)
+    allowed = get_args(r.Retriable)
+    unknown = [word for word in ended if word not in allowed]
+    if unknown:
+        fail(f"--ended {unknown[0]!r} must be one of {', '.join(allowed)}", USAGE)
     _order(r.Retry, as_json, campaign=campaign, why=why, by=by, if_version=if_version, ended=tuple(ended))
 
 
@@ -140,27 +144,28 @@ def settings_for(campaign: str) -> Settings:
     return settings_or_fail()
 
 
-def who(by: str) -> str:
-    """Who orders: the claim of the option, or the user of this process."""
-    by = by.strip() or getpass.getuser()
-    if by.startswith(r.CAMPAIGNER):
-        fail(f"--by {by!r} is a name of the campaigner; name a person", USAGE)
-    return by
+def author_of(by: str) -> str:
+    """The author of an order: the value of --by, or the user of this process if it is empty."""
+    author = by.strip() or getpass.getuser()
+    if author.startswith(r.CAMPAIGNER):
+        fail(f"--by {author!r} is a name of the campaigner; name a person", USAGE)
+    return author
 
 
 def carry_out(
     settings: Settings, name: str, run: "Callable[[Read, Publish], Coroutine[Any, Any, Taken | Declined]]"
 ) -> "Taken | Declined":
-    """Run an intake function with the record of this campaign and a connection to the broker."""
+    """Run an intake function with two functions: one reads this campaign's record, the other publishes orders to the broker."""
     from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.messaging.publisher import Publisher
 
-    record, known = CampaignRecord(settings, [name]), dict[str, "Campaign"]()
+    record = CampaignRecord(settings, [name])
+    campaigns: dict[str, Campaign] = {}
 
     def read() -> "Campaign | None":
-        for facts in record.read():
-            fold_into(known, facts)
-        return known.get(name)
+        for facts in record.read():  # only those that are new since the last call
+            fold_into(campaigns, facts)
+        return campaigns.get(name)
 
     async def publish(orders: Iterable[r.Command]) -> list[Receipt]:
         async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
@@ -169,35 +174,43 @@ def carry_out(
     return asyncio.run(run(lambda _: asyncio.to_thread(read), publish))
 
 
-def print_outcome(order: r.Command, found: "Taken | Declined", as_json: bool) -> None:
-    """Print the effect of an order; exit unless it has one."""
+def print_outcome(order: r.Command, outcome: "Taken | Declined", as_json: bool) -> None:
+    """Print the outcome of an order; exit with an error if it was declined, or has no effect, or not yet."""
     from manifold.campaigns.intake import Declined, Effect
 
-    if isinstance(found, Declined):
-        fail(found.reason)
-    facts = {"campaign": order.campaign, "do": str(order.__struct_config__.tag), "by": order.by, "seq": found.seq}
-    facts |= {"effect": str(found.effect), "reason": found.reason}
+    if isinstance(outcome, Declined):
+        fail(outcome.reason)
+    facts = {
+        "campaign": order.campaign,
+        "do": str(order.__struct_config__.tag),
+        "by": order.by,
+        "seq": outcome.seq,
+        "effect": str(outcome.effect),
+        "reason": outcome.reason,
+    }
     if as_json:
         print_json(facts | {"token": order.token})
     else:
         out.print(table("", ("campaign", "order", "by", "seq", "effect", "why"), [tuple(facts.values())]))
-    if found.effect is Effect.NONE:
-        fail(f"it is on record as {found.seq} and has no effect: {found.reason}")
-    if found.effect is Effect.NOT_IN_FORCE:
-        fail(f"{found.reason}; {NOT_ON}", AWAY)
+    if outcome.effect is Effect.NONE:
+        fail(f"it is on record as {outcome.seq} and has no effect: {outcome.reason}")
+    if outcome.effect is Effect.NOT_IN_FORCE:
+        fail(f"{outcome.reason}; {NOT_ON}", UNCONFIRMED)
 
 
 def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> None:
+    """Build an order of this kind from its fields, publish it, and print its outcome; exit if it is invalid or has no effect."""
     from manifold.campaigns.intake import BRAKES, take
 
     name = fields["campaign"]
     settings = settings_for(name)
     try:
-        order = r.build_order(kind, fields | {"by": who(by), "token": secrets.token_hex(16)})
+        order = r.build_order(kind, fields | {"by": author_of(by), "token": secrets.token_hex(16)})
     except ValueError as exc:
         fail(str(exc), USAGE)
     try:
-        found = carry_out(settings, name, lambda read, publish: take(order, read, publish))
+        outcome = carry_out(settings, name, lambda read, publish: take(order, read, publish))
     except Retryable as exc:
-        fail(f"{exc}; {NOT_KNOWN_TO_BE_ON if kind in BRAKES else UNKNOWN}", AWAY)
-    print_outcome(order, found, as_json)
+        consequence = NOT_KNOWN_TO_BE_ON if kind in BRAKES else UNKNOWN
+        fail(f"{exc}; {consequence}", UNCONFIRMED)
+    print_outcome(order, outcome, as_json)

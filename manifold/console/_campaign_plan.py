@@ -25,7 +25,7 @@ At = Annotated[str, typer.Option("--at", metavar="INSTANT", help="When it is app
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """The plan as it is written, after its own rules were checked."""
+    """Read a plan; return its JSON document. Exit if the file cannot be read, or if the plan is invalid."""
     import msgspec
 
     from manifold.campaigns.parsing import parse_plan
@@ -41,20 +41,23 @@ def read_document(file: Path) -> dict[str, Any]:
     return document
 
 
-def listed_in(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
-    """The list: of the plan itself (then empty here), or of a file; None: neither."""
+def read_list(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
+    """Read the targets from the file of --targets; None if the option is not given and the plan lists no vehicles.
+
+    If the plan lists its vehicles itself, the result is empty; then the option must not be given.
+    """
     from manifold.campaigns.lists import read_targets
 
-    names_them = "vins" in document["targets"]
-    if names_them and file is not None:
+    is_in_plan = "vins" in document["targets"]
+    if is_in_plan and file is not None:
         fail(f"--targets {file}: the plan lists its vehicles itself; leave the option out, or name a file in the plan", USAGE)
-    if names_them:
+    if is_in_plan:
         return ()
     return None if file is None else read_or_fail(read_targets(file))
 
 
 def campaign_of(file: Path, document: dict[str, Any], listed: "Sequence[Target]", policy: "Policy", now_ms: int) -> "Campaign":
-    """Return the campaign that a plan and its list give; exit if they do not fit."""
+    """Return the campaign as it would be after this plan and its list are proposed; exit if the list does not fit the plan."""
     from manifold.campaigns.rehearsal import propose
 
     campaign = propose(document, listed, policy, now_ms)
@@ -64,7 +67,7 @@ def campaign_of(file: Path, document: dict[str, Any], listed: "Sequence[Target]"
 
 
 def instant_of(text: str) -> int:
-    """Return the instant (Unix ms) of `--at`, by default now; exit if it is none."""
+    """Return the instant given by --at in milliseconds since 1970, the current time if it is empty; exit if it is invalid."""
     from manifold.campaigns.quantities import instant_ms
 
     if not text:
@@ -75,6 +78,6 @@ def instant_of(text: str) -> int:
         fail(f"--at {text!r} {exc}", USAGE)
 
 
-def read_or_fail(found: T | Refused, code: int = USAGE) -> T:
-    """Return what was read; exit if it was refused."""
-    return fail(found.reason, code) if isinstance(found, Refused) else found
+def read_or_fail(result: T | Refused, code: int = USAGE) -> T:
+    """Return the result of a reader or check; if it is a refusal, print the reason and exit with this status."""
+    return fail(result.reason, code) if isinstance(result, Refused) else result

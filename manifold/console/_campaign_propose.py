@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import AWAY, UNKNOWN, By, Why, carry_out, print_outcome, who
+from manifold.console._campaign_orders import UNCONFIRMED, UNKNOWN, By, Why, author_of, carry_out, print_outcome
 from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, read_document, read_or_fail
 from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import campaigns as r
@@ -36,25 +36,34 @@ def propose(
     from manifold.campaigns import proposals
     from manifold.campaigns.intake import take_proposal
 
-    settings, document, now_ms, author = settings_or_fail(), read_document(plan_file), instant_of(at), who(by)
-    listed = _listed(plan_file, document, targets)
+    settings = settings_or_fail()
+    document = read_document(plan_file)
+    now_ms = instant_of(at)
+    author = author_of(by)
+    listed = _read_list(plan_file, document, targets)
     campaign = read_or_fail(proposals.examined(document, listed, proposals.policy_of(settings), now_ms), FAILED)
     try:
         size = _examine_data(settings, campaign)
         if dry_run:
             _show(read_or_fail(proposals.dry_run(campaign, size, now_ms), FAILED), as_json)
             return
-        fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document}
-        proposal = r.build_order(r.Propose, fields | {"token": secrets.token_hex(16)})
+        token = secrets.token_hex(16)
+        fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document, "token": token}
+        proposal = r.build_order(r.Propose, fields)
         assert isinstance(proposal, r.Propose)
-        found = carry_out(settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish))
+        outcome = carry_out(
+            settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish)
+        )
     except Retryable as exc:
-        fail(f"{exc}; {UNKNOWN}", AWAY)
-    print_outcome(proposal, found, as_json)
+        fail(f"{exc}; {UNKNOWN}", UNCONFIRMED)
+    print_outcome(proposal, outcome, as_json)
 
 
-def _listed(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
-    """The list of the option, or of the file that the plan names, seen from the plan's folder; None: neither."""
+def _read_list(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
+    """Read the list of targets from the file of --targets, or else from the file that the plan names; None without either.
+
+    The plan names its file relative to its own folder.
+    """
     from manifold.campaigns.lists import read_targets
 
     if file is None and "file" not in document["targets"]:
@@ -63,13 +72,16 @@ def _listed(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Se
 
 
 def _examine_data(settings: Settings, campaign: "Campaign") -> int | None:
-    """Return the size of the campaign's data, None if the plan waits for it; exit if it cannot be sent."""
+    """Return the size of the campaign's data in bytes; exit if the data cannot be sent.
+
+    The size is None if the data is not published yet and the plan allows that.
+    """
     from manifold.campaigns.proposals import data_refusal
     from manifold.console._history import history_of, redis_of
     from manifold.contracts import keys
     from manifold.messaging.publisher import Publisher
 
-    async def largest() -> int:
+    async def largest_packet() -> int:
         async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
             return publisher.largest_packet
 
@@ -80,19 +92,20 @@ def _examine_data(settings: Settings, campaign: "Campaign") -> int | None:
         size = int(str(redis.strlen(key))) if redis.exists(key) else None
     if size is None:
         with history_of(settings) as history:
-            found = history.data(plan.data_id)
-        size = None if found is None else len(found.payload)
-    refused = data_refusal(plan, size, asyncio.run(largest()), settings.topic_prefix)
-    return fail(refused) if refused is not None else size
+            data = history.data(plan.data_id)
+        size = None if data is None else len(data.payload)
+    refusal = data_refusal(plan, size, asyncio.run(largest_packet()), settings.topic_prefix)
+    return fail(refusal) if refusal is not None else size
 
 
-def _show(found: dict[str, Any], as_json: bool) -> None:
+def _show(view: dict[str, Any], as_json: bool) -> None:
+    """Print the result of a dry run."""
     if as_json:
-        print_json(found)
+        print_json(view)
         return
-    waves = [(wave["name"], wave["targets"], wave["vins_sha256"]) for wave in found["waves"]]
-    out.print(table(f"{found['campaign']}: {found['targets']} targets", ("wave", "targets", "SHA-256 of its VINs"), waves))
-    for warning in found["warnings"]:
+    waves = [(wave["name"], wave["targets"], wave["vins_sha256"]) for wave in view["waves"]]
+    out.print(table(f"{view['campaign']}: {view['targets']} targets", ("wave", "targets", "SHA-256 of its VINs"), waves))
+    for warning in view["warnings"]:
         out.print(f"warning: {warning}", highlight=False, markup=False)
-    facts = [(name, found[name]) for name in ("data_id", "data_bytes", "in_no_wave", "plan_sha256")]
+    facts = [(name, view[name]) for name in ("data_id", "data_bytes", "in_no_wave", "plan_sha256")]
     out.print(table("nothing is recorded", ("what", "value"), facts))

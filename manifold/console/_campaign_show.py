@@ -33,14 +33,15 @@ def ls(state: State = "", as_json: AsJson = False) -> None:
     from manifold.campaigns.record import read_campaigns
 
     _require_word("--state", state, Stage)
-    known = read_campaigns(settings_or_fail(), ended_since=0)
-    found = [views.summary(name, each, wall_clock_ms()) for name, each in views.in_order(known)]
-    found = [each for each in found if state in ("", each["state"])]
+    campaigns = read_campaigns(settings_or_fail(), ended_since=0)
+    summaries = [views.summary(name, campaign, wall_clock_ms()) for name, campaign in views.in_order(campaigns)]
+    if state:
+        summaries = [summary for summary in summaries if summary["state"] == state]
     if as_json:
-        print_json(found)
+        print_json(summaries)
         return
     columns = ("campaign", "state", "because", "version", "targets", "proposed at")
-    rows = [tuple(each[name.replace(" ", "_")] for name in columns) for each in found]
+    rows = [tuple(summary[column.replace(" ", "_")] for column in columns) for summary in summaries]
     out.print(table(f"{len(rows)} campaigns", columns, rows) if rows else "no campaign is on record")
 
 
@@ -57,32 +58,35 @@ def show(
     from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.campaigns.views import summary
 
-    settings = settings_for(campaign)
-    record, known = CampaignRecord(settings, [campaign]), dict[str, "Campaign"]()
+    record = CampaignRecord(settings_for(campaign), [campaign])
+    campaigns: dict[str, Campaign] = {}
 
     def read() -> "Campaign":
-        for facts in record.read():
-            fold_into(known, facts)
-        return _proposed(campaign, known)
+        for facts in record.read():  # only those that are new since the last call
+            fold_into(campaigns, facts)
+        return _require_proposed(campaign, campaigns)
 
-    found = read()
+    current = read()
     if not watch:
-        view = summary(campaign, found, wall_clock_ms())
-        print_json(view) if as_json else out.print(_render(view))
+        view = summary(campaign, current, wall_clock_ms())
+        if as_json:
+            print_json(view)
+        else:
+            out.print(_render(view))
         return
     try:
         with Live(console=out, auto_refresh=False) as live:
             while True:
-                view = summary(campaign, found, wall_clock_ms())
+                view = summary(campaign, current, wall_clock_ms())
                 if as_json:
                     sys.stdout.write(json.dumps(view, default=str) + "\n")
                     sys.stdout.flush()
                 else:
                     live.update(_render(view), refresh=True)
-                if found.decided.stage in OVER:
+                if current.decided.stage in OVER:
                     return
                 time.sleep(EVERY_S)
-                found = read()
+                current = read()
     except KeyboardInterrupt:
         return
 
@@ -103,19 +107,19 @@ def targets(
     from manifold.campaigns.standing import Status
 
     _require_word("--state", state, Status)
-    known = _campaign(campaign)
+    status = Status(state) if state else None
     try:
-        page, more = views.targets(known, state=Status(state) if state else None, wave=wave, after=after, limit=limit)
+        page, next_after = views.targets(_read_campaign(campaign), state=status, wave=wave, after=after, limit=limit)
     except LookupError:
         fail(f"--after {after!r} is not a target of {campaign}; name one of its targets", USAGE)
     if as_json:
-        print_json({"campaign": campaign, "targets": page, "after": more})
+        print_json({"campaign": campaign, "targets": page, "after": next_after})
         return
     columns = ("vin", "wave", "zone", "state", "since", "not before")
     rows = [(t["vin"], t["wave_name"], t["zone"], t["state"], t["since"], t["not_before"]) for t in page]
     out.print(table(f"{campaign}, {len(rows)} targets", columns, rows) if rows else f"{campaign}: no such target")
-    if more is not None:
-        out.print(f"further ones: manifold campaign targets {campaign} --after {more}", highlight=False, markup=False)
+    if next_after is not None:
+        out.print(f"further ones: manifold campaign targets {campaign} --after {next_after}", highlight=False, markup=False)
 
 
 @handle_errors
@@ -130,16 +134,15 @@ def events(
     """The recorded orders of a campaign, oldest first: of people and of the campaigner, with their reasons."""
     from manifold.campaigns import views
 
-    page, more = views.events(_campaign(campaign), after=after, limit=limit)
+    page, next_after = views.events(_read_campaign(campaign), after=after, limit=limit)
     if as_json:
-        print_json({"campaign": campaign, "events": page, "after": more})
+        print_json({"campaign": campaign, "events": page, "after": next_after})
         return
+    columns = ("seq", "at", "order", "by", "why", "details", "without effect because")
     rows = [(e["seq"], e["at"], e["do"], e["by"], e["why"], _details(e["details"]), e["without_effect"]) for e in page]
-    out.print(
-        table(f"{campaign}, {len(rows)} orders", ("seq", "at", "order", "by", "why", "details", "without effect because"), rows)
-    )
-    if more is not None:
-        out.print(f"further ones: manifold campaign events {campaign} --after {more}", highlight=False, markup=False)
+    out.print(table(f"{campaign}, {len(rows)} orders", columns, rows))
+    if next_after is not None:
+        out.print(f"further ones: manifold campaign events {campaign} --after {next_after}", highlight=False, markup=False)
 
 
 @handle_errors
@@ -147,55 +150,65 @@ def report(campaign: CampaignId, lake: FromLake = False) -> None:
     """The proof of a campaign as JSON: its numbers, every order, and what a verification of its record found."""
     from manifold.campaigns.proof import report as proof
 
-    print_json(proof(*_facts(campaign, lake)))
+    print_json(proof(*_read_facts(campaign, lake)))
 
 
 @handle_errors
 def verify(campaign: CampaignId, lake: FromLake = False, as_json: AsJson = False) -> None:
     """Recompute a campaign from its record, and name what the record cannot explain; exit 1 if there is anything."""
     from manifold.campaigns.proof import finding
-    from manifold.campaigns.verification import verify as verification
+    from manifold.campaigns.verification import verify as find_falsifications
 
-    view = [finding(each) for each in verification(*_facts(campaign, lake))]
+    findings = [finding(falsification) for falsification in find_falsifications(*_read_facts(campaign, lake))]
     if as_json:
-        print_json({"campaign": campaign, "is_proved": not view, "falsifications": view})
-    elif view:
-        out.print(table(f"{campaign}: NOT PROVED", ("what", "seq", "vin", "detail"), [tuple(each.values()) for each in view]))
+        print_json({"campaign": campaign, "is_proved": not findings, "falsifications": findings})
+    elif findings:
+        rows = [tuple(fields.values()) for fields in findings]
+        out.print(table(f"{campaign}: NOT PROVED", ("what", "seq", "vin", "detail"), rows))
     else:
         out.print(f"{campaign}: the record explains every release, decision and end", highlight=False, markup=False)
-    if view:
+    if findings:
         raise typer.Exit(FAILED)
 
 
-def _campaign(name: str) -> "Campaign":
+def _read_campaign(name: str) -> "Campaign":
+    """Read a campaign from the record; exit if it is not on record."""
     settings = settings_for(name)
     from manifold.campaigns.record import read_campaigns
 
-    return _proposed(name, read_campaigns(settings, [name]))
+    return _require_proposed(name, read_campaigns(settings, [name]))
 
 
-def _proposed(name: str, known: "Mapping[str, Campaign]") -> "Campaign":
-    found = known.get(name)
-    if found is None or found.decided.plan is None:
+def _require_proposed(name: str, campaigns: "Mapping[str, Campaign]") -> "Campaign":
+    """Return the campaign of this name; exit if it is missing, or if the record has no plan of it."""
+    campaign = campaigns.get(name)
+    if campaign is None or campaign.decided.plan is None:
         fail(f"no campaign {name!r} is on record; see manifold campaign ls")
-    return found
+    return campaign
 
 
-def _facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
-    """Return what is on record of a campaign, and the first publishes, which only the lake has; exit if it has nothing."""
+def _read_facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
+    """Read the recorded facts of a campaign, and the first publishes to its targets, which only the lake has.
+
+    Exits if the archive and the recorders have no fact of it.
+    """
     settings = settings_for(name)
     if from_lake:
         from manifold.campaigns.lake import read_campaign
         from manifold.lake.catalog import open_catalog
 
-        known = read_campaign(open_catalog(settings), name)
-        return known.facts, known.sent
+        stored = read_campaign(open_catalog(settings), name)
+        return stored.facts, stored.sent
     from manifold.campaigns.record import read_facts
 
-    return read_facts(settings, name) or fail(f"no campaign {name!r} is on record; see manifold campaign ls"), ()
+    facts = read_facts(settings, name)
+    if not facts:
+        fail(f"no campaign {name!r} is on record; see manifold campaign ls")
+    return facts, ()
 
 
 def _require_word(option: str, word: str, words: Any) -> None:
+    """Exit unless the value of an option is empty or one of these words."""
     if word and word not in set(words):
         fail(f"{option} {word!r} must be one of {', '.join(words)}", USAGE)
 
@@ -203,7 +216,8 @@ def _require_word(option: str, word: str, words: Any) -> None:
 def _render(view: Mapping[str, Any]) -> Any:
     from rich.console import Group
 
-    rate, allowed = view["rate"]["last_60_s"], view["rate"]["per_minute"]
+    """Build the tables that `show` prints, from the summary of a campaign."""
+    rate, max_rate = view["rate"]["last_60_s"], view["rate"]["per_minute"]
     facts = [
         ("state", view["state"]),
         ("because", view["because"]),
@@ -211,21 +225,28 @@ def _render(view: Mapping[str, Any]) -> Any:
         ("data", view["data_id"]),
         ("targets", view["targets"]),
         ("approved by", ", ".join(view["approved_by"]) or f"nobody; {view['approvals_needed']} have to"),
-        ("released in the last 60 s", rate if allowed is None else f"{rate} of {allowed}"),
+        ("released in the last 60 s", rate if max_rate is None else f"{rate} of {max_rate}"),
     ]
-    facts += [("rules to accept", ", ".join(view["tripped"]))] if view["tripped"] else []
-    if view["amendment"]:
-        facts += [
-            ("waits for approval", f"an amendment by {view['amendment']['by']} of {', '.join(view['amendment']['widens'])}")
-        ]
+    if view["tripped"]:
+        facts.append(("rules to accept", ", ".join(view["tripped"])))
+    amendment = view["amendment"]
+    if amendment:
+        facts.append(("waits for approval", f"an amendment by {amendment['by']} of {', '.join(amendment['widens'])}"))
     waves = [
-        (place, w["name"], w["targets"], w["released"], w["known"], w["success"], _details(w["states"]))
-        for place, w in enumerate(view["waves"])
+        (number, wave["name"], wave["targets"], wave["released"], wave["known"], wave["success"], _details(wave["states"]))
+        for number, wave in enumerate(view["waves"])
     ]
-    columns = ("wave", "name", "targets", "released", "known", "success", "states")
     tables = [table(view["campaign"], ("what", "value"), facts)]
-    return Group(*tables, *([table("", columns, waves)] if waves else []))
+    if waves:
+        columns = ("wave", "name", "targets", "released", "known", "success", "states")
+        tables.append(table("", columns, waves))
+    return Group(*tables)
 
 
 def _details(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_details(value) if isinstance(value, dict) else value}" for name, value in values.items())
+    """Format a mapping as "name value, name value"; nested mappings in the same way."""
+    parts = []
+    for name, value in values.items():
+        text = _details(value) if isinstance(value, dict) else value
+        parts.append(f"{name} {text}")
+    return ", ".join(parts)

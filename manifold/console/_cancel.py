@@ -1,4 +1,4 @@
-"""Cancels a batch: every open entry, of all vehicles or some, trigger by trigger, in slices."""
+"""Cancels the open entries of a batch, for all or for some of its vehicles: trigger by trigger, in slices."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ class Progress:
 
     triggers: int = 0
     entries: Counter[str] = field(default_factory=Counter)  # entries by `EntryState` or `Outcome`
-    before: int | None = MAX_SEQ  # triggers before this seq remain; None: none
+    before: int | None = MAX_SEQ  # triggers before this seq remain; None if no trigger remains
     spoilt: list[str] = field(default_factory=list)  # vehicles that were skipped, each with the corrupt key to delete
 
 
@@ -40,83 +40,87 @@ def cancel(
     *,
     before: int = MAX_SEQ,
     limit: int | None = None,
-    tell: Callable[[Progress], object] = lambda _: None,
+    report_progress: Callable[[Progress], object] = lambda _: None,
 ) -> Progress:
-    """Cancel the entries of `vins` (empty: all vehicles) in the triggers of this request_id, newest first.
+    """Cancel the entries of `vins` in the triggers of this request_id, newest trigger first; return what was done.
 
-    Triggers older than the retention are skipped, because their entries are no longer sent. `limit`: maximum number of triggers,
-    starting before the seq `before`. `tell` receives the progress after each slice. Entries end as `cancelled`, or stay `in
-    flight` (cancelled unless the vehicle acknowledges them), or had ended before. After an interruption, repeat the call, from
-    the start or from where it stopped.
+    If `vins` is empty, the entries of all vehicles are cancelled. Triggers older than the retention are skipped, because their
+    entries are no longer sent. Only triggers before the seq `before` are read, at most `limit` of them. `report_progress` is
+    called after each slice of entries and after each trigger.
+
+    An open entry ends as `cancelled`. An entry in flight stays so for now, and ends as cancelled unless the vehicle acknowledges
+    it. After an interruption, the call may be repeated, from the start or from the trigger where it stopped.
 
     Raises:
-        Permanent: no trigger has this request_id, or one of `vins` is in none of them; nothing was cancelled.
+        Permanent: no trigger has this request_id, or one of `vins` is in none of the triggers; no entry was cancelled.
         Retryable: a recorder does not answer, so the newest triggers are unknown.
     """
-    standing = Progress(before=before)
+    progress = Progress(before=before)
     batches = History(settings, redis).of_request(request_id)
     batches.flush()
     loader = Loader(redis, Policy.of(settings))
-    canceller = _Canceller(loader)
-    named: list[EntryHistory] = []
-    while standing.before is not None and (limit is None or standing.triggers < limit):
-        page_size = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - standing.triggers)
-        found = batches.page(Bounds(limit=page_size, before=standing.before, since=_first_seq_in_retention(settings)))
-        of_small = batches.recorded(found, found.entries.keys())  # read at once for the triggers within the entry limit
-        for batch in reversed(found.batches):
-            recorded = of_small if batch.seq in found.entries else batches.recorded(found, {batch.seq})
-            mine = map(recorded.ended, batches.entries(found, batch, vins))
+    entries_of_vins: list[EntryHistory] = []
+    while progress.before is not None and (limit is None or progress.triggers < limit):
+        page_size = TRIGGER_PAGE_SIZE if limit is None else min(TRIGGER_PAGE_SIZE, limit - progress.triggers)
+        page = batches.page(Bounds(limit=page_size, before=progress.before, since=_first_seq_in_retention(settings)))
+        # The page has the entries of its small triggers. Their outcomes are read together, those of a large trigger on their own.
+        recorded_of_small = batches.recorded(page, page.entries.keys())
+        for batch in reversed(page.batches):
+            is_small = batch.seq in page.entries
+            recorded = recorded_of_small if is_small else batches.recorded(page, {batch.seq})
+            entries = map(recorded.ended, batches.entries(page, batch, vins))
             if vins:
-                named += mine  # cancelled only once every VIN is known to belong to the batch
+                entries_of_vins += entries  # ended below, once every VIN is known to be in a trigger
             else:
-                for _ in canceller.end(mine, standing.entries):
-                    tell(standing)
-            standing.triggers, standing.before = standing.triggers + 1, batch.seq
-            tell(standing)
-        standing.before = found.before
-    _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
-    for _ in canceller.end(iter(named), standing.entries):
-        tell(standing)
-    standing.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
-    return standing
+                for _ in _end_entries(loader, entries, progress.entries):
+                    report_progress(progress)
+            progress.triggers += 1
+            progress.before = batch.seq
+            report_progress(progress)
+        progress.before = page.before
+    unknown_vins = vins - {entry.vin for entry in entries_of_vins}
+    _require_known(progress, request_id, unknown_vins, settings)
+    for _ in _end_entries(loader, iter(entries_of_vins), progress.entries):
+        report_progress(progress)
+    progress.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
+    return progress
 
 
 def _first_seq_in_retention(settings: Settings) -> int:
-    """Return the first seq within the retention; minus an hour of clock skew."""
+    """The first seq within the retention, and one hour before it, because clocks may differ."""
     return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
 
 
-def _require(standing: Progress, request_id: str, strangers: Set[str], settings: Settings) -> None:
-    if not standing.triggers:
+def _require_known(progress: Progress, request_id: str, unknown_vins: Set[str], settings: Settings) -> None:
+    if not progress.triggers:
         raise Permanent(
             f"no trigger had the request_id {request_id!r} in the last {settings.retention_days:g} days; "
             "look it up with manifold batch show, or manifold vin show <VIN>"
         )
-    if strangers:
-        raise Permanent(f"VIN {min(strangers)!r} is in no batch of {request_id!r}; name vehicles of the batch")
+    if unknown_vins:
+        raise Permanent(f"VIN {min(unknown_vins)!r} is in no batch of {request_id!r}; name vehicles of the batch")
 
 
-class _Canceller:
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+def _end_entries(loader: Loader, entries: Iterator[EntryHistory], counts: Counter[str]) -> Iterator[None]:
+    """End the open ones of these entries and record their outcomes; yield after each slice of `CANCEL_BATCH_SIZE` entries.
 
-    def end(self, entries: Iterator[EntryHistory], standing: Counter[str]) -> Iterator[None]:
-        """End open entries, a slice at a time: in the queues, then their outcomes. A slice may be repeated."""
-        while some := list(islice(entries, CANCEL_BATCH_SIZE)):
-            standing.update(entry.state for entry in some if not entry.is_open)
-            now_ms, cancelled = time.time_ns() // 1_000_000, []
-            for owner, seq, outcome in self._loader.end(
-                _by_owner(entry for entry in some if entry.is_open), Outcome.CANCELLED, now_ms
-            ):
-                standing[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
-                if outcome is Outcome.CANCELLED:
-                    cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
-            self._loader.add_outcomes(cancelled)
-            yield
+    `counts` is updated with the states of all entries. To end an entry again is harmless, so a slice may be repeated.
+    """
+    while batch := list(islice(entries, CANCEL_BATCH_SIZE)):
+        counts.update(entry.state for entry in batch if not entry.is_open)
+        now_ms = time.time_ns() // 1_000_000
+        open_seqs = _seqs_by_owner(entry for entry in batch if entry.is_open)
+        cancelled = []
+        for owner, seq, outcome in loader.end(open_seqs, Outcome.CANCELLED, now_ms):
+            counts[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
+            if outcome is Outcome.CANCELLED:
+                cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
+        loader.add_outcomes(cancelled)
+        yield
 
 
-def _by_owner(entries: Iterator[EntryHistory]) -> Iterator[tuple[str, list[int]]]:
-    owners: dict[str, list[int]] = {}
+def _seqs_by_owner(entries: Iterator[EntryHistory]) -> Iterator[tuple[str, list[int]]]:
+    seqs: dict[str, list[int]] = {}
     for entry in entries:
-        owners.setdefault(entry.vin, []).append(entry.seq)
-    yield from owners.items()
+        seqs.setdefault(entry.vin, []).append(entry.seq)
+    yield from seqs.items()

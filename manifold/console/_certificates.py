@@ -35,16 +35,17 @@ def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = 
     from manifold.sandbox.platform import certificates
 
     home = settings_or_fail().home
-    made = certificates.issue(home, name, days=days)
-    file = (output or secret_files.folder(home) / CLIENTS / f"{quote(name, safe='')}.pem").absolute()
+    pem = certificates.issue(home, name, days=days)
+    default_file = secret_files.folder(home) / CLIENTS / f"{quote(name, safe='')}.pem"
+    file = (output or default_file).absolute()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(file, made)
+        write(file, pem)
     except OSError as exc:
-        certificates.revoke(home, [certificates.serial_of(made)])
+        certificates.revoke(home, [certificates.serial_of(pem)])
         fail(f"{file} cannot be written ({exc.strerror}); the certificate is revoked: issue it again with --output elsewhere")
     if as_json:
-        print_json({"name": name, "serial": f"{certificates.serial_of(made):x}", "file": str(file)})
+        print_json({"name": name, "serial": f"{certificates.serial_of(pem):x}", "file": str(file)})
     else:
         out.print(f"{name} is known for {days:g} days by {file}")
 
@@ -66,7 +67,7 @@ def revoke(name: Name, undo: Undo = False, days: Banned = 3650, as_json: AsJson 
 
 
 def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool) -> None:
-    """Ban a vehicle at EMQX for some days and note it as revoked, or undo both."""
+    """Ban a vehicle at EMQX for `days` and record it as revoked; with `undo`, undo both. Print the result."""
     from redis.exceptions import RedisError
 
     from dispatcher import revocations
@@ -78,24 +79,29 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
         fail(f"{vin} is not a vehicle: EMQX bans client ids, and a service or publisher has several; deny its name in acl.conf")
     until = datetime.now(UTC) + timedelta(days=days)
 
-    async def do() -> bool:
+    async def apply() -> bool:
         async with connect(settings.redis) as redis:
             if undo:
                 return await revocations.undo(settings, redis, vin)
             return await revocations.revoke(settings, redis, vin, until)
 
-    try:
-        is_changed = asyncio.run(do())
-    except Retryable as exc:
-        state = (
-            f"{vin} is still revoked"
-            if undo
-            else f"{vin} is on record as revoked, and EMQX may still let it in; a dispatcher bans it when it next compares"
+    if undo:
+        state_without_emqx = f"{vin} is still revoked"
+        state_without_redis = "bans it no longer, but it may still be on record as revoked"
+    else:
+        state_without_emqx = (
+            f"{vin} is on record as revoked, and EMQX may still let it in; a dispatcher bans it when it next compares"
         )
-        fail(f"{state}: {exc} (MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY, MANIFOLD_EMQX_API_SECRET); do it again then")
+        state_without_redis = "bans it, but it is not on record"
+    try:
+        is_changed = asyncio.run(apply())
+    except Retryable as exc:
+        fail(
+            f"{state_without_emqx}: {exc} (MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY, MANIFOLD_EMQX_API_SECRET); "
+            "do it again then"
+        )
     except RedisError as exc:
-        state = "bans it no longer, but it may still be on record as revoked" if undo else "bans it, but it is not on record"
-        fail(f"EMQX {state}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")
+        fail(f"EMQX {state_without_redis}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")
     if as_json:
         print_json({"name": vin, "changed": is_changed, "banned_until": None if undo else until})
     elif undo:
@@ -107,29 +113,27 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
 
 
 def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Revoke all certificates that the sandbox issued to this name."""
+    """Revoke all certificates that the sandbox's CA for clients issued to this name, and print the result; exit without any."""
     from manifold.sandbox.platform import cert_registry, certificates
     from manifold.sandbox.platform.authority import FRONT_DOOR
 
     home = settings.home
-    mine = [row for row in cert_registry.of_home(home) if row.name == name]
-    found = [row.serial for row in mine if FRONT_DOOR.is_issuer(row.issuer)]
-    if not found and settings.mqtt_url:
+    issued = [row for row in cert_registry.of_home(home) if row.name == name]
+    serials = [row.serial for row in issued if FRONT_DOOR.is_issuer(row.issuer)]
+    if not serials and settings.mqtt_url:
         fail(
             f"the broker is not the sandbox's, and MANIFOLD_EMQX_API_URL names no API by which it could ban {name}: set it, with "
             "MANIFOLD_EMQX_API_KEY and MANIFOLD_EMQX_API_SECRET"
         )
-    if not found:
-        fail(
-            f"{name} is known behind the front door alone, where nothing can be revoked: remove its file, then make up"
-            if mine
-            else f"no certificate with the common name {name} was issued here that has not ended: `manifold certificates list`"
-        )
-    certificates.revoke(home, found)
+    if not serials and issued:
+        fail(f"{name} is known behind the front door alone, where nothing can be revoked: remove its file, then make up")
+    if not serials:
+        fail(f"no certificate with the common name {name} was issued here that has not ended: `manifold certificates list`")
+    certificates.revoke(home, serials)
     if as_json:
-        print_json({"name": name, "serials": [f"{serial:x}" for serial in found]})
+        print_json({"name": name, "serials": [f"{serial:x}" for serial in serials]})
     else:
-        out.print(f"certificates of {name} revoked: {len(found)}")
+        out.print(f"certificates of {name} revoked: {len(serials)}")
 
 
 @app.command("list")
@@ -139,8 +143,8 @@ def list_issued(as_json: AsJson = False) -> None:
     from manifold.sandbox.platform import cert_registry, certificates
 
     home = settings_or_fail().home
-    gone = certificates.revoked(home)
-    rows = [(row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in gone) for row in cert_registry.of_home(home)]
+    revoked = certificates.revoked(home)
+    rows = [(row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in revoked) for row in cert_registry.of_home(home)]
     columns = ("name", "serial", "issuer", "ends_at", "revoked")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])

@@ -18,7 +18,7 @@ Output = Annotated[str, typer.Option("--output", metavar="FILE", help="Write the
 
 @app.callback()
 def _group() -> None:
-    """A group, although it has one command."""
+    """Do nothing. Because of this callback, Typer makes `show` a subcommand although it is the only command."""
 
 
 @app.command("show")
@@ -30,20 +30,22 @@ def show(data_id: DataIdArgument, as_json: AsJson = False, output: Output = "") 
     if output == "-" and as_json:
         fail("--output - and --json both write to stdout; name a file, or leave --json out", USAGE)
     with history_of(settings_or_fail()) as history:
-        seen = history.data(data_id)
-    if seen is None:
+        data = history.data(data_id)
+    if data is None:
         fail(f"data_id {data_id!r} is neither in the queues, nor in the archive, nor in the lake")
     if output == "-":
-        sys.stdout.buffer.write(seen.payload)
+        sys.stdout.buffer.write(data.payload)
         return
     if output:
         try:
-            Path(output).write_bytes(seen.payload)
+            Path(output).write_bytes(data.payload)
         except OSError as exc:
             fail(f"--output {output}: {exc.strerror}; name a file that can be written")
+    facts = data.facts(data_id)
     if as_json:
-        bytes_too = {} if output else {"data": base64.b64encode(seen.payload).decode()}
-        print_json(seen.facts(data_id) | bytes_too)
+        if not output:
+            facts = facts | {"data": base64.b64encode(data.payload).decode()}
+        print_json(facts)
         return
-    out.print(table("", ("what", "value"), seen.facts(data_id).items()))
+    out.print(table("", ("what", "value"), facts.items()))
     out.print(f"the bytes are in {output}" if output else "the bytes: --output FILE, or - for stdout")

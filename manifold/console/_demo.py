@@ -15,8 +15,8 @@ from manifold.sandbox.platform.programs import programs
 from manifold.settings import Settings
 
 SCHEDULES = tuple(name for name in Settings.model_fields if name.endswith("_schedule"))
-WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # wraps on a narrow terminal
-STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(table_column=Column(no_wrap=True)))
+DESCRIPTION = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # wraps on a narrow terminal
+STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), DESCRIPTION, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
 
 @handle_errors
@@ -28,53 +28,52 @@ def demo() -> None:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
     began = time.monotonic()
     with Progress(*STEPS, console=err) as progress:
-        step = _Steps(progress)
-        played = Demo(settings, step.now)
+        steps = _Steps(progress)
+        job = Demo(settings, steps.begin)
         try:
-            step.now(start_of(settings))
+            steps.begin(start_of(settings))
             supervise.up(settings, not_waiting_for=("airflow",))
-            asyncio.run(played.play())
+            asyncio.run(job.play())
         except ManifoldError as exc:
-            played.fail(str(exc))
+            job.fail(str(exc))
         finally:
-            step.now("stopping the platform")
+            steps.begin("stopping the platform")
             supervise.down(settings)
-            step.end()
-    _show(settings, played, time.monotonic() - began)
-    if not played.held:
+            steps.end()
+    _show(settings, job, time.monotonic() - began)
+    if not job.held:
         raise typer.Exit(FAILED)
 
 
 def start_of(settings: Settings) -> str:
-    """Describe the first step, with the programs that the demo starts, which exclude an external broker."""
+    """Describe the first step: the programs that the demo starts. An external broker is not among them."""
     return f"starting the platform: {', '.join(program.name for program in programs(settings))}"
 
 
 class _Steps:
-    """Shows one line per step; a new step completes the previous one."""
+    """Shows one line per step. The begin of a step ends the previous one."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def now(self, doing: str) -> None:
+    def begin(self, description: str) -> None:
         self.end()
-        self._progress.add_task(doing, total=1)
+        self._progress.add_task(description, total=1)
 
     def end(self) -> None:
         for task in self._progress.task_ids:
             self._progress.update(task, completed=1)
 
 
-def _show(settings: Settings, played: Demo, seconds: float) -> None:
-    rows = [("yes" if check.held else "NO", check.what, check.seen) for check in played.checks]
-    verdict = "all of it held" if played.held else "NOT all of it held"
+def _show(settings: Settings, job: Demo, seconds: float) -> None:
+    rows = [("yes" if check.held else "NO", check.what, check.seen) for check in job.checks]
+    verdict = "all of it held" if job.held else "NOT all of it held"
     out.print(table(f"The main job, in {seconds:.0f} s: {verdict}", ("held", "what", "seen"), rows))
-    if played.signals is not None:
-        sent = played.signals
+    if job.signals is not None:
         columns = ("kind", "sent", "the door", "the lake")
-        out.print(table(f"What became of {len(sent.sent)} signals, by kind", columns, sent.rows()))
+        out.print(table(f"What became of {len(job.signals.sent)} signals, by kind", columns, job.signals.rows()))
     out.print("Look next:")
-    if played.report:
-        out.print(f"  {played.report}   the quality report of this run")
+    if job.report:
+        out.print(f"  {job.report}   the quality report of this run")
     out.print("  make up   then the Airflow UI at " + supervise.status(settings).addresses.airflow)
-    out.print(f"  .venv/bin/manifold vin show {played.example}   what happened to a vehicle")
+    out.print(f"  .venv/bin/manifold vin show {job.example}   what happened to a vehicle")

@@ -24,25 +24,27 @@ class Result:
     recorded: int  # accepted writes
     seconds: float  # duration of the writes
     arrived: int  # messages received by all clients
-    right: int  # clients that received the newest message of each key, once, in write order
+    right: int  # clients that received exactly the newest message of each key, in the order of the writes
 
 
 async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Result:
-    """Write to offline clients, then connect them."""
+    """Write messages to offline clients, connect the clients, and count what they receive."""
     clients = [Owner(f"climate-{run}-{n:02}") for n in range(CLIENTS)]
     began = time.monotonic()
     recorded = await _write(platform, clients)
     seconds = time.monotonic() - began
-    wanted = [(f"key/{n % KEYS}", sha1_hex(_payload(n))) for n in range(WRITES - KEYS, WRITES)]
+    # Keys are written in turn, so the last KEYS writes are the newest message of each key.
+    expected = [(f"key/{n % KEYS}", sha1_hex(_payload(n))) for n in range(WRITES - KEYS, WRITES)]
     async with Fleet(settings, clients, seed=int(run), behaviour=Behaviour(compacted_queues=True)) as fleet:
         await fleet.connect()
         with contextlib.suppress(TimeoutError):  # the following check reports what is missing
             await fleet.wait_for(lambda fleet: len(fleet.acknowledged) >= CLIENTS * KEYS, DELIVERY_WAIT_S)
-        got = defaultdict(list)
+        received = defaultdict(list)
         for message in fleet.received:
-            got[message.vin].append((message.key, message.payload_sha1))
-    right = sum(got[client] == wanted for client in clients)
-    return Result(recorded, seconds, sum(map(len, got.values())), right)
+            received[message.vin].append((message.key, message.payload_sha1))
+    right = sum(received[client] == expected for client in clients)
+    arrived = sum(map(len, received.values()))
+    return Result(recorded, seconds, arrived, right)
 
 
 async def _write(platform: Publisher, clients: list[Owner]) -> int:
@@ -50,8 +52,8 @@ async def _write(platform: Publisher, clients: list[Owner]) -> int:
     recorded = 0
     writes = [(client, n) for n in range(WRITES) for client in clients]
     for start in range(0, len(writes), MAX_CONCURRENT_WRITES):
-        some = writes[start : start + MAX_CONCURRENT_WRITES]
-        receipts = await asyncio.gather(*(platform.write(client, f"key/{n % KEYS}", _payload(n)) for client, n in some))
+        batch = writes[start : start + MAX_CONCURRENT_WRITES]
+        receipts = await asyncio.gather(*(platform.write(client, f"key/{n % KEYS}", _payload(n)) for client, n in batch))
         recorded += sum(receipt.status is ReceiptStatus.RECORDED for receipt in receipts)
     return recorded
 

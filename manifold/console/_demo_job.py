@@ -73,7 +73,8 @@ class Demo:
             await asyncio.to_thread(supervise.up, self.settings)
             await self._deliver(fleet, platform, vins, online, later)
             await self._judge()
-            await self._compact(platform)  # only now: entries of the first ten minutes would have the DAG start Spark once more
+            # Only after `_judge`: compacted messages of the first ten minutes would make the DAG start Spark once more.
+            await self._compact(platform)
             await self._lose_redis(fleet, platform, vins, online, later)
 
     async def _deliver(
@@ -114,41 +115,43 @@ class Demo:
         clients, writes, per_client = _demo_ecq.CLIENTS, _demo_ecq.WRITES, _demo_ecq.KEYS
         self.say(f"writing {writes} messages of {per_client} keys to each of {clients} clients that are away; then they come")
         seen = await _demo_ecq.play_ecq(self.settings, platform, self.run)
-        said = f"{seen.recorded} recorded in {seen.seconds:.1f} s"
-        self._check(f"{clients} clients were written {writes} messages each", seen.recorded == clients * writes, said)
-        said = f"{seen.arrived} messages; {seen.right} clients in order"
-        right = seen.right == clients and seen.arrived == clients * per_client
-        self._check(f"each got the newest of its {per_client} keys when it came", right, said)
+        counts = f"{seen.recorded} recorded in {seen.seconds:.1f} s"
+        self._check(f"{clients} clients were written {writes} messages each", seen.recorded == clients * writes, counts)
+        counts = f"{seen.arrived} messages; {seen.right} clients in order"
+        is_right = seen.right == clients and seen.arrived == clients * per_client
+        self._check(f"each got the newest of its {per_client} keys when it came", is_right, counts)
 
     async def _roll_out(self, platform: Publisher) -> None:
-        targets, canaries, away = _demo_campaign.TARGETS, _demo_campaign.CANARIES, _demo_campaign.AWAY
+        targets, canaries, later = _demo_campaign.TARGETS, _demo_campaign.CANARIES, _demo_campaign.LATER
         self.say(f"a campaign for {targets} vehicles: {canaries} first, then a gate, a pause, and a resume")
         seen = await _demo_campaign.play_campaign(self.settings, platform, self.run)
-        said = f"{seen.canaries} got it, {seen.early} others"
-        self._check(f"a campaign's first {canaries} got it, no other", (seen.canaries, seen.early) == (canaries, 0), said)
-        said = f"{seen.probed} reached by another batch, {seen.paused} by it"
-        self._check(f"a paused campaign sent nothing to {away} that came", (seen.probed, seen.paused) == (away, 0), said)
-        done = seen.once == targets and seen.state == "completed" and not seen.falsifications
-        said = f"{seen.once} got it once; {seen.falsifications} unexplained; {seen.seconds:.1f} s"
-        self._check(f"resumed, it reached each of {targets} once", done, said)
+        is_held = seen.canaries == canaries and seen.early == 0
+        self._check(f"a campaign's first {canaries} got it, no other", is_held, f"{seen.canaries} got it, {seen.early} others")
+        is_paused = seen.probed == later and seen.paused == 0
+        counts = f"{seen.probed} reached by another batch, {seen.paused} by it"
+        self._check(f"a paused campaign sent nothing to {later} that came", is_paused, counts)
+        is_complete = seen.once == targets and seen.state == "completed" and not seen.falsifications
+        counts = f"{seen.once} got it once; {seen.falsifications} unexplained; {seen.seconds:.1f} s"
+        self._check(f"resumed, it reached each of {targets} once", is_complete, counts)
 
     async def _send_signals(self) -> None:
         count, devices = _demo_signals.MESSAGES, _demo_signals.DEVICES
         self.say(f"{count} signals of {devices} devices over AMQP, of which some are repeated, forged and malformed")
         self.signals = sent = await _demo_signals.send_signals(self.settings, self.run)
-        bad = [message for message in sent.sent if message.code]
-        said = f"{sent.settled} of them in {sent.seconds:.1f} s"
-        self._check(f"the AMQP door was done with {count} messages", sent.settled == count, said)
-        self._check(f"it refused {len(bad)}, each with its code", sent.refused == len(bad), f"{len(sent.codes)} dead letters")
+        invalid = sum(message.code is not None for message in sent.sent)
+        duration = f"{sent.settled} of them in {sent.seconds:.1f} s"
+        self._check(f"the AMQP door was done with {count} messages", sent.settled == count, duration)
+        self._check(f"it refused {invalid}, each with its code", sent.refused == invalid, f"{len(sent.codes)} dead letters")
 
-    def _find_signals(self, sent: _demo_signals.Kinds) -> None:
-        good, rows = len(sent.of(Kind.GOOD)), sent.raw.total()
-        said = f"{rows} rows in xray_raw_signals, {sent.processed.total()} in xray_processed_signals"
-        self._check(f"the lake has each of {good} good signals exactly once", sent.good == rows == good, said)
+    def _check_signals_in_lake(self, sent: _demo_signals.Kinds) -> None:
+        good = len(sent.of(Kind.GOOD))
+        rows = sent.raw.total()
+        counts = f"{rows} rows in xray_raw_signals, {sent.processed.total()} in xray_processed_signals"
+        self._check(f"the lake has each of {good} good signals exactly once", sent.good == rows == good, counts)
         self._check("and each refused one with its code", sent.in_quarantine, f"{sent.quarantined.total()} rows in quarantine")
 
     async def _judge(self) -> None:
-        """Run ingest, and check in the lake what was delivered and refused, and that the audit passed."""
+        """Run the ingest DAG; check the delivered and refused messages in the lake, and that the audit passed."""
         self.say("Airflow runs the DAG ingest_archives")
         state, seconds = await asyncio.to_thread(_demo_lake.run_ingest_dag, self.settings)
         self._check("Airflow ran ingest_archives", state == "success", f"{state} after {seconds:.0f} s")
@@ -159,7 +162,7 @@ class Demo:
         self._check("and what was refused", rows.quarantined > 0, f"{rows.quarantined} rows in quarantine")
         if self.signals is not None:
             await asyncio.to_thread(_demo_signals.find_in_lake, self.settings, self.signals)
-            self._find_signals(self.signals)
+            self._check_signals_in_lake(self.signals)
         verdict, self.report = await asyncio.to_thread(_demo_lake.verdict_of, self.settings, rows.run_id)
         self._check("the audit let it pass", verdict == "passed", f"{verdict}: {self.report}")
         batch_type, application_id = await asyncio.to_thread(_demo_lake.spark_evidence, self.settings, rows.run_id)
@@ -168,7 +171,7 @@ class Demo:
         )
 
     async def _send_one(self, fleet: Fleet, platform: Publisher, vin: Owner, data_id: str) -> None:
-        """Send a trigger to one vehicle, which measures the latency without a queue of others ahead."""
+        """Send a trigger to one vehicle, to measure the latency of a message that waits behind no others."""
         request_id = f"task_demo_{self.run}_one"
         began = time.time()
         await platform.trigger([vin], request_id, data_id)
@@ -187,7 +190,7 @@ class Demo:
         await platform.data(data_id, b"second")
         await platform.trigger(vins, request_id, data_id)
         await self._await_received(fleet, request_id, online)
-        before = len(fleet.received)
+        received_before = len(fleet.received)
         await asyncio.to_thread(_demo_lake.wait_until_outcomes_recorded, self.settings, online)
         pending = await asyncio.to_thread(_demo_lake.wipe_redis, self.settings)
         self.say("rebuilding the queues from the lake")
@@ -196,8 +199,8 @@ class Demo:
         await fleet.connect(later)
         got = await self._await_received(fleet, request_id, later)
         self._check("nothing was lost with Redis", len(got) == len(later), f"{len(got)} of {len(later)} got the second batch")
-        again = len(fleet.received) - before - len(got)
-        self._check("nothing acknowledged came back", again == 0, f"{again} messages came again")
+        repeated = len(fleet.received) - received_before - len(got)
+        self._check("nothing acknowledged came back", repeated == 0, f"{repeated} messages came again")
         await asyncio.to_thread(_demo_lake.wait_until_outcomes_recorded, self.settings, later)
 
     async def _await_received(self, fleet: Fleet, request_id: str, vins: list[Owner]) -> list[Received]:

@@ -27,23 +27,24 @@ from manifold.signals.dead_letters import open_dead_letters
 
 DEVICES, MESSAGES = 20, 500
 SETTLED_WAIT_S = 120.0
-LOOK_S = 0.1
-MAX_DEAD = 10_000  # dead letters searched, which may include those of earlier runs
-ENDS = ("processed", "duplicate", "refused")  # final outcomes of a message
+POLL_S = 0.1
+MAX_DEAD_LETTERS = 10_000  # dead letters that are searched; some may be of earlier runs
+FINAL_OUTCOMES = ("processed", "duplicate", "refused")
 
 
 @dataclass(slots=True)
 class Kinds:
-    """The messages sent, and their outcomes. Row keys are device, instant and digest."""
+    """The messages sent, and their outcomes at the door and in the lake."""
 
     sent: list[SignalMessage]
     began: datetime
     settled: int  # messages with a final outcome
     seconds: float
-    codes: dict[str, str]  # of dead letters, by correlation id
-    raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)  # lake rows
+    codes: dict[str, str]  # the codes of the dead letters, by correlation id
+    # The number of rows in each table: by device, instant and digest, and in quarantine by code.
+    raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)
     processed: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)
-    quarantined: Counter[str] = field(default_factory=Counter)  # by code
+    quarantined: Counter[str] = field(default_factory=Counter)
 
     def of(self, *kinds: Kind) -> list[SignalMessage]:
         """Return the messages of these kinds."""
@@ -51,31 +52,40 @@ class Kinds:
 
     @property
     def good(self) -> int:
-        """Number of valid signals that are in the lake exactly once, raw and processed."""
-        return sum(self.raw[m.row] == self.processed[m.row] == 1 for m in self.of(Kind.GOOD) if m.row)
+        """The number of valid signals that are in the lake exactly once, both raw and processed."""
+        keys = [message.row for message in self.of(Kind.GOOD) if message.row]
+        return sum(self.raw[key] == self.processed[key] == 1 for key in keys)
 
     @property
     def refused(self) -> int:
-        """Number of invalid messages that are dead letters with the expected code."""
-        return sum(self.codes.get(m.correlation_id) == m.code for m in self.sent if m.code)
+        """The number of invalid messages that are dead letters with the expected code."""
+        invalid = [message for message in self.sent if message.code]
+        return sum(self.codes.get(message.correlation_id) == message.code for message in invalid)
 
     @property
     def in_quarantine(self) -> bool:
-        """Whether the lake has each refused message exactly once, by code."""
+        """Whether quarantine has as many rows of each code as messages with this code were sent."""
         return self.quarantined == Counter(message.code for message in self.sent if message.code)
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Return a table row for each kind: number sent, outcome at the door, rows in the lake."""
-        return [(kind.value, len(of), *self._compare(kind, of)) for kind in Kind if (of := self.of(kind))]
+        """Return a table row for each kind of message: number sent, outcome at the door, rows in the lake."""
+        rows: list[tuple[object, ...]] = []
+        for kind in Kind:
+            messages = self.of(kind)
+            if messages:
+                rows.append((kind.value, len(messages), *self._describe_outcome(kind, messages)))
+        return rows
 
-    def _compare(self, kind: Kind, of: list[SignalMessage]) -> tuple[str, str]:
-        if (code := of[0].code) is not None:
-            lie = sum(self.codes.get(message.correlation_id) == code for message in of)
-            return f"{lie} refused: {code}", f"{self.quarantined[code]} rows in quarantine"
-        signals = {message.row for message in of if message.row}
-        rows = sum(self.raw[key] for key in signals)
+    def _describe_outcome(self, kind: Kind, messages: list[SignalMessage]) -> tuple[str, str]:
+        """The outcome of the messages of one kind at the door, and in the lake."""
+        code = messages[0].code  # the same for all messages of a kind
+        if code is not None:
+            refused = sum(self.codes.get(message.correlation_id) == code for message in messages)
+            return f"{refused} refused: {code}", f"{self.quarantined[code]} rows in quarantine"
+        keys = {message.row for message in messages if message.row}
+        rows = sum(self.raw[key] for key in keys)
         if kind in DUPLICATES:
-            return "duplicates", f"{rows} rows of the {len(signals)} signals that they repeat"
+            return "duplicates", f"{rows} rows of the {len(keys)} signals that they repeat"
         return "processed", f"{rows} rows"
 
 
@@ -86,35 +96,39 @@ def has_a_door(settings: Settings) -> bool:
 
 async def send_signals(settings: Settings, run: str) -> Kinds:
     """Publish the fleet's messages, and wait until the door has settled all of them."""
-    at, before = datetime.now(UTC), await asyncio.to_thread(_ended, settings)
+    instant = datetime.now(UTC)
+    settled_before = await asyncio.to_thread(_count_settled, settings)
     mix = SignalMix(int(run), DEVICES, hmac_secrets(settings)[0], prefix=f"gateway-{run}")
-    sent, began = list(mix.messages(MESSAGES, at)), time.monotonic()
+    sent = list(mix.messages(MESSAGES, instant))
+    began = time.monotonic()
     await publish(settings, sent, seed=int(run))
     settled = 0
     while settled < len(sent) and time.monotonic() < began + SETTLED_WAIT_S:
-        await asyncio.sleep(LOOK_S)
-        settled = await asyncio.to_thread(_ended, settings) - before
+        await asyncio.sleep(POLL_S)
+        settled = await asyncio.to_thread(_count_settled, settings) - settled_before
     seconds = time.monotonic() - began
-    async with open_dead_letters(settings) as letters:
-        dead = await letters.take_oldest(MAX_DEAD)
-    ids, codes = {message.correlation_id for message in sent}, dict[str, str]()
-    for letter in dead:
+    async with open_dead_letters(settings) as queue:
+        dead_letters = await queue.take_oldest(MAX_DEAD_LETTERS)
+    sent_ids = {message.correlation_id for message in sent}
+    codes: dict[str, str] = {}
+    for letter in dead_letters:
         correlation_id = str(letter.message.headers.get("x-correlation-id"))
-        if correlation_id in ids:
+        if correlation_id in sent_ids:
             codes[correlation_id] = letter.code
-    return Kinds(sent, at, settled, seconds, codes)
+    return Kinds(sent, instant, settled, seconds, codes)
 
 
 def find_in_lake(settings: Settings, kinds: Kinds) -> None:
-    """Read the rows of these signals from the lake."""
+    """Count the rows of these signals in the lake, and set `raw`, `processed` and `quarantined`."""
     catalog = open_catalog(settings)
-    kinds.raw, kinds.processed = _keys(catalog, XRAY_RAW, kinds.began), _keys(catalog, XRAY_PROCESSED, kinds.began)
-    kept = _rows_since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
-    codes = [row["reason"].partition(":")[0] for row in kept if row["stream"] == Stream.XRAY_RAW.value]
+    kinds.raw = _count_by_key(catalog, XRAY_RAW, kinds.began)
+    kinds.processed = _count_by_key(catalog, XRAY_PROCESSED, kinds.began)
+    quarantined = _rows_since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
+    codes = [row["reason"].partition(":")[0] for row in quarantined if row["stream"] == Stream.XRAY_RAW.value]
     kinds.quarantined = Counter(code for code in codes if code in tuple(Code))
 
 
-def _keys(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str, datetime, str]]:
+def _count_by_key(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str, datetime, str]]:
     rows = _rows_since(catalog, table, since, table.key)
     return Counter((row["device_id"], row["captured_at"], row["content_digest"]) for row in rows)
 
@@ -124,16 +138,16 @@ def _rows_since(catalog: Catalog, table: Table, since: datetime, columns: tuple[
         loaded = catalog.load_table(table.identifier)
     except NoSuchTableError:  # no signal was ever ingested
         return []
-    found: list[dict[str, Any]] = (
-        loaded.scan(where(GreaterThanOrEqual, "seq", first_seq_at(since)), columns).to_arrow().to_pylist()
-    )
-    return found
+    row_filter = where(GreaterThanOrEqual, "seq", first_seq_at(since))
+    rows: list[dict[str, Any]] = loaded.scan(row_filter, columns).to_arrow().to_pylist()
+    return rows
 
 
-def _ended(settings: Settings) -> int:
-    """Return the number of messages with a final outcome, from the door's metrics."""
+def _count_settled(settings: Settings) -> int:
+    """Return the number of messages with a final outcome since the door started, from its metrics."""
     page = httpx.get(
         f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False, verify=verified(settings, settings.signals)
     ).text
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-    return sum(int(s.value) for s in samples if s.name == "signals_messages_total" and s.labels["outcome"] in ENDS)
+    counters = (sample for sample in samples if sample.name == "signals_messages_total")
+    return sum(int(counter.value) for counter in counters if counter.labels["outcome"] in FINAL_OUTCOMES)

@@ -32,7 +32,7 @@ from manifold.sandbox.platform.health import as_started
 from manifold.settings import Settings
 from pipelines.spark.conf import jars_for
 
-SPARE_BYTES = 2 << 30
+MIN_FREE_BYTES = 2 << 30
 OLDEST_JAVA = 17
 
 
@@ -55,10 +55,10 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield Diagnostic("python", True, sys.version.split()[0])
     yield _java()
     settings = as_started(settings)
-    needed = {"redis-server": not settings.redis_url.get_secret_value(), "mosquitto": not settings.mqtt_url}
-    for program in (name for name, embedded in needed.items() if embedded):
-        found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        yield Diagnostic(program, found is not None, found or "not found", f"make setup, or apt-get install {program}")
+    is_embedded = {"redis-server": not settings.redis_url.get_secret_value(), "mosquitto": not settings.mqtt_url}
+    for program in (name for name, is_needed in is_embedded.items() if is_needed):
+        path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        yield Diagnostic(program, path is not None, path or "not found", f"make setup, or apt-get install {program}")
     missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
     fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only knows the default settings
     yield Diagnostic("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
@@ -85,8 +85,9 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt(
         "recorders", lambda: _recorders(settings), "name the address of each in MANIFOLD_RECORDER_URLS, of every job too"
     )
-    if of_certificates := certificates(settings):
-        yield of_certificates
+    certificate_check = certificates(settings)
+    if certificate_check is not None:
+        yield certificate_check
     yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
     yield _attempt(
         "direct enqueue", lambda: _direct_enqueue(settings), "cure what it says; what is recorded meanwhile is offered then"
@@ -108,6 +109,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
 
 
 def _attempt(check: str, probe: Callable[[], str], remedy: str) -> Diagnostic:
+    """Run a probe, which returns what it has seen, or raises what is wrong."""
     try:
         return Diagnostic(check, True, probe())
     except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
@@ -127,12 +129,11 @@ def _java() -> Diagnostic:
 
 def _home(settings: Settings) -> Diagnostic:
     home = settings.home
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    passed = os.access(there, os.W_OK) and free >= SPARE_BYTES
-    return Diagnostic(
-        "home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk"
-    )
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    passed = os.access(existing, os.W_OK) and free_bytes >= MIN_FREE_BYTES
+    seen = f"{home}, {free_bytes / (1 << 30):.1f} GiB free"
+    return Diagnostic("home", passed, seen, "make room there, or set MANIFOLD_HOME to another disk")
 
 
 def _catalog(settings: Settings) -> str:
@@ -169,18 +170,20 @@ def _redis(settings: Settings) -> str:
 def _memory(settings: Settings) -> str:
     """Check the memory of every node: a full Redis refuses new entries, and eviction would lose queued ones."""
     seen = []
-    for info in _of_every_node(settings, "memory"):
-        used, most, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
-        seen.append(f"{used >> 20} of {most >> 20} MiB, {policy}" if most else f"{used >> 20} MiB, no limit")
-        if most and (used >= most or policy != "noeviction"):
-            raise ValueError(seen[-1])
+    for info in _node_infos(settings, "memory"):
+        used, limit, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
+        state = f"{used >> 20} of {limit >> 20} MiB, {policy}" if limit else f"{used >> 20} MiB, no limit"
+        is_full = bool(limit) and used >= limit
+        may_evict = bool(limit) and policy != "noeviction"
+        if is_full or may_evict:
+            raise ValueError(state)
+        seen.append(state)
     return "; ".join(seen)
 
 
 def _persistence(settings: Settings) -> str:
     """Check the persistence of every node: with snapshots alone, a restart loses everything after the last snapshot."""
-    nodes = _of_every_node(settings, "persistence")
-    for info in nodes:
+    for info in _node_infos(settings, "persistence"):
         if not info["aof_enabled"]:
             raise ValueError("snapshots only: a restart loses what came after the last one")
         if info["aof_last_write_status"] != "ok":
@@ -188,23 +191,29 @@ def _persistence(settings: Settings) -> str:
     return "every write is in its file"
 
 
-def _of_every_node(settings: Settings, section: str) -> list[Any]:
-    of_cluster = split_redis_url(settings.redis)[1]
+def _node_infos(settings: Settings, section: str) -> list[Any]:
+    """This section of Redis' INFO, from every primary node of a cluster, or from the only node."""
+    _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis, socket_timeout=3) as redis:
-        nodes: Any = redis.info(section, **({"target_nodes": "primaries"} if of_cluster else {}))
-    return list(nodes.values()) if of_cluster else [nodes]
+        if not is_cluster:
+            return [redis.info(section)]
+        info_by_node: Any = redis.info(section, target_nodes="primaries")
+    return list(info_by_node.values())
 
 
 def _direct_enqueue(settings: Settings) -> str:
-    output = str(_get_health(settings, settings.http(settings.recorder_port)).json().get("direct_enqueue"))
-    if output.startswith("suspended"):
-        raise ValueError(output)
-    return output
+    health = _get_health(settings, settings.http(settings.recorder_port)).json()
+    state = str(health.get("direct_enqueue"))
+    if state.startswith("suspended"):
+        raise ValueError(state)
+    return state
 
 
 def _loaded(settings: Settings) -> str:
+    """Check the markers that say that the queues are loaded."""
+    _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis, socket_timeout=3) as redis:
-        marks = keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1])
+        marks = keys.loaded_marks(of_cluster=is_cluster)
         if redis.exists(*marks) < len(marks):
             raise ValueError("rebuild needed: Redis does not hold what is pending")
     return "loaded"
@@ -215,13 +224,16 @@ def _healthz(settings: Settings, port: int) -> str:
 
 
 def _recorders(settings: Settings) -> str:
-    """Check that jobs know every recorder that holds a node number, so that they can ask it to close its segments."""
+    """Check that the settings name every recorder that holds a node number: jobs ask these recorders to close their segments."""
     from manifold.archive.lease_holders import unqueried_holders
 
     nodes = {_get_health(settings, url).json().get("node") for url in settings.recorders}
-    nodes |= {settings.signals_node} if settings.with_signals else set()
-    if others := unqueried_holders(settings, nodes):
-        raise ValueError("no job knows " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
+    if settings.with_signals:
+        nodes.add(settings.signals_node)
+    unknown = unqueried_holders(settings, nodes)
+    if unknown:
+        holders = ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(unknown.items()))
+        raise ValueError(f"no job knows {holders}")
     return f"each of {len(nodes)} is asked"
 
 

@@ -9,16 +9,16 @@ from manifold.console._diagnostic import Diagnostic
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.settings import Settings
 
-LOOKED_AT = timedelta(days=2)
+LOOKBACK = timedelta(days=2)
 
 
 def archive(settings: Settings) -> Diagnostic:
-    """Whether the archive can be listed, and how many files of the newest days ingest ignores; the log names them."""
+    """Check that the archive can be listed; count its newest segments, and the files that ingest ignores. The log names these."""
     now = datetime.now(UTC)
     try:
-        segments = Archive(settings.archive, settings.s3).segments(Interval(now - LOOKED_AT, now))
+        segments = Archive(settings.archive, settings.s3).segments(Interval(now - LOOKBACK, now))
     except (Permanent, Retryable) as exc:
         return Diagnostic("archive", False, str(exc)[:200], "correct MANIFOLD_ARCHIVE_URL and MANIFOLD_S3_…, or move the file")
     ignored = ignored_count()
     others = f"; {ignored} other files are ignored, and named in the log" if ignored else ""
-    return Diagnostic("archive", True, f"segments in the last {LOOKED_AT.days} days: {len(segments)}{others}")
+    return Diagnostic("archive", True, f"segments in the last {LOOKBACK.days} days: {len(segments)}{others}")

@@ -12,19 +12,19 @@ from manifold.runtime.expiry import ends_at, files_of
 from manifold.settings import Settings
 from manifold.settings.plaintext_endpoints import addresses
 
-SPARE = timedelta(days=14)  # minimum remaining validity, as in the alert rules
+MIN_VALIDITY = timedelta(days=14)  # the minimum remaining validity, as in the alert rules
 CHECK = "certificates"
-# Schemes that begin with a TLS handshake, and their ports; PostgreSQL's does not.
+# The default port of each scheme whose connections begin with a TLS handshake. PostgreSQL's do not, so it is not listed.
 PORTS = {"mqtts": 8883, "ssl": 8883, "rediss": 6379, "amqps": 5671, "https": 443}
 WAIT_S = 3
 
 
 def certificates(settings: Settings) -> Diagnostic | None:
     """Check that all certificates stay valid for a while; None if TLS is not used."""
-    return _of_sandbox(settings) if settings.tls else _of_settings(settings)
+    return _check_sandbox(settings) if settings.tls else _check_settings(settings)
 
 
-def _of_sandbox(settings: Settings) -> Diagnostic:
+def _check_sandbox(settings: Settings) -> Diagnostic:
     """Check that CAs, certificates and the revocation list are renewed in time."""
     from manifold.sandbox.platform.certificates import overdue  # slow import, which other checks do not need
 
@@ -36,20 +36,27 @@ def _of_sandbox(settings: Settings) -> Diagnostic:
     return Diagnostic(CHECK, not late, "; ".join(late) or "none is about to end", remedy)
 
 
-def _of_settings(settings: Settings) -> Diagnostic | None:
-    """Check files and servers: a server that loads its certificate at start may still use the old one."""
+def _check_settings(settings: Settings) -> Diagnostic | None:
+    """Check the certificate files named by the settings, and the certificates that servers present.
+
+    Both, because a server that loads its certificate only at start may still present an old one after the file was renewed.
+    """
     ends = {file: ends_at(file, kind) for file, kind in files_of(settings, settings.mqtt_username_recorder).items()}
     ends |= {f"what {name} shows": end for name, end in _expiry_by_server(settings)}
     if not ends:
         return None
-    until = (datetime.now(UTC) + SPARE).timestamp()
-    late = [f"{what} ends {_day(end)}" if end else f"{what} cannot be read" for what, end in ends.items() if end < until]
+    earliest_end = (datetime.now(UTC) + MIN_VALIDITY).timestamp()
+    # A file that cannot be read has the end 0.
+    late = [f"{what} ends {_day(end)}" if end else f"{what} cannot be read" for what, end in ends.items() if end < earliest_end]
     remedy = "renew what it names, and start a server again that shows a former one: what has ended is refused"
     return Diagnostic(CHECK, not late, "; ".join(late) or f"the first ends {_day(min(ends.values()))}", remedy)
 
 
 def _expiry_by_server(settings: Settings) -> Iterator[tuple[str, float]]:
-    """Yield the setting and host of each reachable TLS server, and its certificate's expiry. Others have their own check."""
+    """Yield the setting and host of each reachable TLS server, and when its certificate expires, in seconds since 1970.
+
+    Unreachable servers are skipped, because other checks report them.
+    """
     for name, url in addresses(settings):
         try:
             parts = urlsplit(split_redis_url(url)[0])
@@ -67,9 +74,9 @@ def _certificate_of(parts: SplitResult, settings: Settings) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     query = {option: files[0] for option, files in parse_qs(parts.query).items()}
-    own = query.get("ssl_certfile") or query.get("certfile") or settings.tls_certificate
-    if own:
-        context.load_cert_chain(own, query.get("ssl_keyfile") or query.get("keyfile") or settings.tls_key or None)
+    client_certificate = query.get("ssl_certfile") or query.get("certfile") or settings.tls_certificate
+    if client_certificate:
+        context.load_cert_chain(client_certificate, query.get("ssl_keyfile") or query.get("keyfile") or settings.tls_key or None)
     host = parts.hostname or ""
     with create_connection((host, parts.port or PORTS[parts.scheme]), WAIT_S) as plain:
         plain.settimeout(WAIT_S)
@@ -77,5 +84,5 @@ def _certificate_of(parts: SplitResult, settings: Settings) -> bytes:
             return connection.getpeercert(binary_form=True) or b""
 
 
-def _day(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d}"
+def _day(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d}"

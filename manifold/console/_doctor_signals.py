@@ -31,16 +31,17 @@ def signatures(settings: Settings) -> str:
     """
     trust = verified(settings, settings.signals)
     details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5, verify=trust).json()
-    if (asked := str(details.get("signatures"))) != "required":
-        raise ValueError(asked)
-    return asked
+    policy = str(details.get("signatures"))
+    if policy != "required":
+        raise ValueError(policy)
+    return policy
 
 
 def ring(settings: Settings) -> str:
     """Describe the key that wraps new day keys.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: the key ring is empty, or cannot be read.
     """
     try:
         return f"{require_ring(settings)} wraps"

@@ -57,10 +57,11 @@ def write(
 ) -> None:
     """Publish the newest message of a key; wait for the recorder's receipt."""
     settings = _settings_for(client_id)
-    topic, payload = ecq_write_topic(client_id, key), _bytes(data_from, settings.max_data_bytes)
-    refused = parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
-    if isinstance(refused, Refused):
-        fail(refused.reason, USAGE)
+    topic = ecq_write_topic(client_id, key)
+    payload = _read_payload(data_from, settings.max_data_bytes)
+    parsed = parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+    if isinstance(parsed, Refused):
+        fail(parsed.reason, USAGE)
     receipt = asyncio.run(_publish(settings, topic, payload))
     _print_receipt(receipt, as_json, client_id=client_id, key=key)
 
@@ -74,11 +75,12 @@ def rewind(
 ) -> None:
     """Rewind a queue to a message and wait for the recorder's receipt. Only live messages are sent again."""
     settings = _settings_for(client_id)
-    topic, word = ecq_rewind_topic(client_id), to.strip().encode(errors="replace")
-    refused = parse_ecq(topic, word, max_data_bytes=settings.max_data_bytes)
-    if isinstance(refused, Refused):
-        fail(f"--to: {refused.reason}", USAGE)
-    receipt = asyncio.run(_publish(settings, topic, word))
+    topic = ecq_rewind_topic(client_id)
+    payload = to.strip().encode(errors="replace")
+    parsed = parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+    if isinstance(parsed, Refused):
+        fail(f"--to: {parsed.reason}", USAGE)
+    receipt = asyncio.run(_publish(settings, topic, payload))
     _print_receipt(receipt, as_json, client_id=client_id, to=to)
 
 
@@ -99,12 +101,12 @@ async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any
         pipe.zcard(pending)
         pipe.hlen(live)
         pipe.zrange(pending, 0, 0)
-    replies = await pipe.execute() if client_ids else []
-    found = zip(client_ids, replies[::3], replies[1::3], replies[2::3], strict=True)
+    results = await pipe.execute() if client_ids else []
+    pending_counts, live_counts, oldest_entries = results[::3], results[1::3], results[2::3]  # three commands per client
     return [
-        {"client_id": client_id, "pending": pending, "live": live, "oldest_at": datetime_of(int(head[0]))}
-        for client_id, pending, live, head in found
-        if head
+        {"client_id": client_id, "pending": pending, "live": live, "oldest_at": datetime_of(int(oldest[0]))}
+        for client_id, pending, live, oldest in zip(client_ids, pending_counts, live_counts, oldest_entries, strict=True)
+        if oldest
     ]
 
 
@@ -122,18 +124,20 @@ def _settings_for(client_id: str) -> Settings:
     return settings_or_fail()
 
 
-def _print_receipt(receipt: Receipt, as_json: bool, **asked: Any) -> None:
+def _print_receipt(receipt: Receipt, as_json: bool, **arguments: Any) -> None:
+    """Print the command's arguments and the receipt; exit with an error if the message was refused."""
     if as_json:
-        print_json({**asked, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
+        print_json({**arguments, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
     else:
-        columns = (*(name.replace("_", " ") for name in asked), "seq", "status", "why")
-        out.print(table("", columns, [(*asked.values(), receipt.seq, receipt.status.value, receipt.reason)]))
+        columns = (*(name.replace("_", " ") for name in arguments), "seq", "status", "why")
+        out.print(table("", columns, [(*arguments.values(), receipt.seq, receipt.status.value, receipt.reason)]))
     if receipt.status is ReceiptStatus.REFUSED:
         raise typer.Exit(FAILED)
 
 
-def _bytes(file: str, most: int) -> bytes:
+def _read_payload(file: str, max_bytes: int) -> bytes:
+    """Read a file, or stdin for "-"; of stdin at most one byte more than allowed, so that too long a payload is refused."""
     try:
-        return sys.stdin.buffer.read(most + 1) if file == "-" else Path(file).read_bytes()
+        return sys.stdin.buffer.read(max_bytes + 1) if file == "-" else Path(file).read_bytes()
     except OSError as exc:
         fail(f"cannot read {file} ({exc.strerror}); name a file that exists, or - for stdin", USAGE)

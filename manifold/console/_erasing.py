@@ -25,7 +25,7 @@ def erase(
 ) -> None:
     """Erase a vehicle or device after the user's confirmation, and print the result.
 
-    `letters` removes a device's dead letters, and returns how many.
+    `letters` removes the device's dead letters and returns their number; None if dead letters are not to be removed.
 
     Raises:
         typer.Abort: the user declined.

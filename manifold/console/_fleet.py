@@ -1,6 +1,7 @@
 """`manifold fleet`: vehicles by presence, and entries by state."""
 
 import asyncio
+from datetime import datetime
 
 from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
 from manifold.console._queue_stats import Fresh, aged, print_age, queue_stats_of
@@ -12,8 +13,9 @@ from manifold.settings import Settings
 @handle_errors
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
     """Count vehicles by presence, entries and messages by state; as of the last queue statistics."""
-    stats = asyncio.run(_ask(settings_or_fail(), fresh))
-    oldest, ecq_oldest = (next((datetime_of(seq) for _, seq in named), None) for named in (stats.oldest, stats.ecq_oldest))
+    stats = asyncio.run(_read_stats(settings_or_fail(), fresh))
+    oldest = _first_accepted_at(stats.oldest)
+    ecq_oldest = _first_accepted_at(stats.ecq_oldest)
     if as_json:
         print_json({**aged(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
         return
@@ -37,6 +39,11 @@ def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
     print_age(stats)
 
 
-async def _ask(settings: Settings, fresh: bool) -> QueueStats:
+def _first_accepted_at(queues: list[tuple[str, int]]) -> datetime | None:
+    """When the oldest message of the first queue was accepted; the queues are pairs of an owner and the seq of that message."""
+    return datetime_of(queues[0][1]) if queues else None
+
+
+async def _read_stats(settings: Settings, fresh: bool) -> QueueStats:
     async with connect(settings.redis) as redis:
         return await queue_stats_of(settings, redis, fresh=fresh)

@@ -13,6 +13,7 @@ from manifold.lake.reports import INDEX, State, kept_runs, open_reports
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)  # before any segment
 From = Annotated[
     datetime | None, typer.Option("--from", formats=FORMATS, help="Only segments that began then or later.", show_default=False)
 ]
@@ -44,10 +45,12 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
         quiet=as_json,
     )
     ingested = result.ingested
-    rows = [("segments", ingested.segments), *((f"messages of {k}", v) for k, v in ingested.read.items())]
-    rows += [(f"rows into {k}", v) for k, v in ingested.written.items()] + [("refused", ingested.refused)]
+    rows: list[tuple[str, object]] = [("segments", ingested.segments)]
+    rows += [(f"messages of {stream}", count) for stream, count in ingested.read.items()]
+    rows += [(f"rows into {name}", count) for name, count in ingested.written.items()]
+    rows += [("refused", ingested.refused), ("warnings", result.warnings), ("report", result.report)]
     title = f"run {result.run_id} is published" if ingested.segments else "nothing was left to ingest"
-    _show(result, as_json, title, [*rows, ("warnings", result.warnings), ("report", result.report)])
+    _show(result, as_json, title, rows)
 
 
 @handle_errors
@@ -124,13 +127,20 @@ def _show_all(runs: list[dict[str, Any]], index: str, as_json: bool) -> None:
 
 
 def _interval(start: datetime | None, end: datetime | None) -> Interval | None:
+    """The interval of --from and --to, open at an end that is not given; None if neither is given."""
     if start is None and end is None:
         return None
-    first, last = (at if at is None or at.tzinfo else at.replace(tzinfo=UTC) for at in (start, end))
+    first = EARLIEST if start is None else _as_utc(start)
+    last = datetime.now(UTC) if end is None else _as_utc(end)
     try:
-        return Interval(first or datetime(2020, 1, 1, tzinfo=UTC), last or datetime.now(UTC))
+        return Interval(first, last)
     except ValueError as exc:
         fail(f"--from and --to: {exc}", USAGE)
+
+
+def _as_utc(instant: datetime) -> datetime:
+    """The instant; without an offset, it is in UTC."""
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def _populated(result: Any) -> list[tuple[str, object]]:

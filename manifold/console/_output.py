@@ -22,7 +22,7 @@ from manifold.settings import Settings, load_settings
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Names, paths and reasons of others may look like markup, or like the name of an emoji.
+# Without markup and emoji, because names, paths and reasons from elsewhere may look like either.
 out, err = (Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False) for stderr in (False, True))
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FAILED, USAGE = 1, 2
@@ -57,8 +57,8 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except ManifoldError as exc:
             fail(str(exc))
-        except Exception as exc:  # import Redis's errors only now, because its client is slow to import
-            from redis.exceptions import OutOfMemoryError, RedisError
+        except Exception as exc:
+            from redis.exceptions import OutOfMemoryError, RedisError  # imported here, because the client is slow to import
 
             if not isinstance(exc, RedisError):
                 raise

@@ -87,21 +87,25 @@ def replay(
     """
     settings = settings_or_fail()
     catalog = open_catalog(settings)
-    named = _named(catalog, seqs, matching)
-    if payload is not None and len(named) != 1:
-        fail(f"--payload is for one message, and these are {len(named)}; name one seq", USAGE)
-    content, now = _bytes(payload) if payload else None, datetime.now(UTC)
-    done: list[Replayed] = []
+    selected = _select(catalog, seqs, matching)
+    if payload is not None and len(selected) != 1:
+        fail(f"--payload is for one message, and these are {len(selected)}; name one seq", USAGE)
+    content = _bytes(payload) if payload else None
+    now = datetime.now(UTC)
+    replayed: list[Replayed] = []
     problems: list[str] = []
-    for seq in named:
+    for seq in selected:
         try:
-            done.append(quarantine.replay(catalog, settings, seq, payload=content, note=note, now=now))
-        except Permanent as exc:  # does not affect the other messages
+            replayed.append(quarantine.replay(catalog, settings, seq, payload=content, note=note, now=now))
+        except Permanent as exc:  # this message cannot be replayed; go on with the others
             problems.append(str(exc))
     if as_json:
-        print_json({"replayed": [asdict(one) for one in done], "problems": problems})
-    elif done:
-        rows = [(one.seq, one.segment, "yes" if one.will_be_sent else "no: older than the retention") for one in done]
+        print_json({"replayed": [asdict(message) for message in replayed], "problems": problems})
+    elif replayed:
+        rows = [
+            (message.seq, message.segment, "yes" if message.will_be_sent else "no: older than the retention")
+            for message in replayed
+        ]
         out.print(table("replayed; `manifold ingest` loads them", ("seq", "segment", "to be sent"), rows))
     if problems:
         fail("; ".join(problems))
@@ -112,15 +116,15 @@ def replay(
 def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: AsJson = False) -> None:
     """Mark messages as dropped. Their rows stay until their retention passes."""
     catalog = open_catalog(settings_or_fail())
-    dropped = quarantine.drop(catalog, _named(catalog, seqs, matching), note=note, now=datetime.now(UTC))
+    dropped = quarantine.drop(catalog, _select(catalog, seqs, matching), note=note, now=datetime.now(UTC))
     if as_json:
         print_json({"dropped": dropped})
     else:
         out.print(f"{len(dropped)} dropped")
 
 
-def _named(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
-    """Return the given seqs, or those of open refusals whose reason matches; exactly one of the two must be given."""
+def _select(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
+    """Return `seqs`, or the seqs of the open refusals whose reason contains `matching`; exit unless exactly one is given."""
     if bool(seqs) == bool(matching):
         fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
     return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))

@@ -49,6 +49,10 @@ async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
     for vin in vins:
         pipe.zcard(keys.pending(vin))
         pipe.zrange(keys.pending(vin), 0, 0)
-    replies = await pipe.execute() if vins else []
-    found = zip(vins, replies[::2], replies[1::2], strict=True)
-    return [{"vin": vin, "entries": n, "oldest_at": datetime_of(int(head[0]))} for vin, n, head in found if head]
+    results = await pipe.execute() if vins else []
+    counts, oldest_entries = results[::2], results[1::2]  # two commands per vehicle
+    return [
+        {"vin": vin, "entries": count, "oldest_at": datetime_of(int(oldest[0]))}
+        for vin, count, oldest in zip(vins, counts, oldest_entries, strict=True)
+        if oldest
+    ]

@@ -42,10 +42,10 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
 class TopQueues:
     """The longest and oldest queues of one flavour, as named by the statistics: how to read and show them."""
 
-    named: Callable[[QueueStats], tuple[Named, Named]]  # selects the longest and the oldest
-    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]
-    length: str  # sort field of the longest
-    title: str  # title of the longest
+    named: Callable[[QueueStats], tuple[Named, Named]]  # selects the longest and the oldest queues from the statistics
+    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]  # reads the current state of the queues of these owners
+    length: str  # the field of a queue's state that has its length
+    title: str  # of the table of the longest queues
     columns: tuple[str, ...]
 
     def show(self, count: int, *, fresh: bool, as_json: bool) -> None:
@@ -67,7 +67,9 @@ class TopQueues:
     async def _read(self, settings: Settings, *, fresh: bool) -> tuple[QueueStats, list[dict[str, Any]], list[dict[str, Any]]]:
         async with connect(settings.redis) as redis:
             stats = await queue_stats_of(settings, redis, fresh=fresh)
-            longest, oldest = [await self.read(redis, [owner for owner, _ in some]) for some in self.named(stats)]
+            longest_named, oldest_named = self.named(stats)
+            longest = await self.read(redis, [owner for owner, _ in longest_named])
+            oldest = await self.read(redis, [owner for owner, _ in oldest_named])
         return stats, longest, oldest
 
 

@@ -32,14 +32,18 @@ def send(
 ) -> None:
     """Publish data, a trigger for some VINs, or both; wait for the recorder's receipts."""
     settings = settings_or_fail()
-    named = list(vins or []) + (_lines(vins_from) if vins_from else [])
+    recipients = list(vins or [])
+    if vins_from:
+        recipients += _lines(vins_from)
     payload = _bytes(data_from) if data_from else None
-    if payload is None and trigger_from is None and not (named and data_id):
+    trigger = _bytes(trigger_from) if trigger_from else None
+    has_trigger_for_known_data = bool(recipients and data_id)
+    if payload is None and trigger_from is None and not has_trigger_for_known_data:
         fail("there is nothing to send; give --data FILE, or VINs with --data-id ID, or --trigger FILE", USAGE)
     if payload is not None and not data_id:
         data_id = sha1_hex(payload)
     request_id = request_id or f"task_send_{time.time_ns() // 1_000_000}"
-    sent = asyncio.run(_send(settings, payload, data_id, named, request_id, _bytes(trigger_from) if trigger_from else None))
+    sent = asyncio.run(_send(settings, payload, data_id, recipients, request_id, trigger))
     _show(sent, as_json)
     if any(receipt.status is ReceiptStatus.REFUSED for _, receipt in sent):
         raise typer.Exit(FAILED)

@@ -56,21 +56,21 @@ def send(
 def ls(count: Most = 100, as_json: AsJson = False) -> None:
     """List dead letters, and why each was refused."""
     settings = settings_or_fail()
-    found = _run(settings, _read_dead_letters(settings, count))
+    letters = _run(settings, _read_dead_letters(settings, count))
     if as_json:
-        print_json({"dead_letters": found})
+        print_json({"dead_letters": letters})
         return
     rows = [
         (
-            one["place"],
-            one["code"],
-            one["device_id"] or "–",
-            one["correlation_id"] or "–",
-            one["error"].get("message", "not seen by a door"),
-            one["error"].get("timestamp", ""),
-            one["bytes"],
+            letter["place"],
+            letter["code"],
+            letter["device_id"] or "–",
+            letter["correlation_id"] or "–",
+            letter["error"].get("message", "not seen by a door"),
+            letter["error"].get("timestamp", ""),
+            letter["bytes"],
         )
-        for one in found
+        for letter in letters
     ]
     out.print(table(f"{len(rows)} dead letters", ("place", "code", "device", "correlation id", "why", "at", "bytes"), rows))
 
@@ -80,10 +80,10 @@ def ls(count: Most = 100, as_json: AsJson = False) -> None:
 def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` counts.")]) -> None:
     """Show one dead letter: error, headers, and the body as it came."""
     settings = settings_or_fail()
-    found = _run(settings, _read_dead_letters(settings, place, with_body=True))
-    if len(found) < place:
-        fail(f"there are {len(found)} dead letters", USAGE)
-    print_json(found[place - 1])
+    letters = _run(settings, _read_dead_letters(settings, place, with_body=True))
+    if len(letters) < place:
+        fail(f"there are {len(letters)} dead letters", USAGE)
+    print_json(letters[-1])  # the last of the `place` oldest letters
 
 
 @dlq_app.command("replay")
@@ -100,24 +100,25 @@ def replay(
 ) -> None:
     """Send dead letters to their queue again. What the door would refuse again stays; what is only too old needs your word."""
     settings = settings_or_fail()
-    found = _run(settings, _replay(settings, count, code, vouch=vouch, dry_run=dry_run))
+    letters = _run(settings, _replay(settings, count, code, vouch=vouch, dry_run=dry_run))
     if as_json:
-        print_json({"dead_letters": found})
+        print_json({"dead_letters": letters})
         return
     titles = ("place", "code", "the door would say", "can be vouched for", "replayed")
-    rows = [
-        (one["place"], one["code"], one["would_be"], *("yes" if one[name] else "no" for name in ("vouchable", "replayed")))
-        for one in found
-    ]
+    rows = []
+    for letter in letters:
+        vouchable = "yes" if letter["vouchable"] else "no"
+        replayed = "yes" if letter["replayed"] else "no"
+        rows.append((letter["place"], letter["code"], letter["would_be"], vouchable, replayed))
     out.print(table("", titles, rows))
 
 
 def erase_letters(settings: Settings, device_id: str) -> int:
-    """Delete a device's dead letters; return how many.
+    """Delete a device's dead letters; return their number.
 
     Raises:
         Retryable: RabbitMQ is unavailable.
-        Permanent: it refuses the login.
+        Permanent: RabbitMQ refuses the login.
     """
     try:
         return _run(settings, _erase_letters(settings, device_id))
@@ -169,22 +170,28 @@ async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool 
 
 
 async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
-    """Replay the oldest dead letters that would be accepted now; with `vouch`, also those that are only too old."""
+    """Replay those of the `count` oldest dead letters that the door would accept now, and return a row for each letter.
+
+    If `code` is given, only letters with this code are considered. With `vouch`, letters that would be refused only because they
+    are too old are replayed, too, but those with a code in `NOT_VOUCHED_FOR` only if `code` names it. With `dry_run`, none is.
+    """
     from manifold.signals.dead_letters import ACCEPTED, open_dead_letters
 
-    done = []
+    rows = []
     async with open_dead_letters(settings) as letters:
         for letter in await letters.take_oldest(count):
             if code and letter.code != code:
                 continue
-            verdict, vouchable = letters.verdict_now(letter), letters.is_only_old(letter)
+            verdict = letters.verdict_now(letter)
+            is_only_old = letters.is_only_old(letter)
             may_vouch = letter.code == code or letter.code not in NOT_VOUCHED_FOR
-            replayed = not dry_run and (verdict == ACCEPTED or (vouch and vouchable and may_vouch))
-            if replayed:
+            is_vouched_for = vouch and is_only_old and may_vouch
+            is_replayed = not dry_run and (verdict == ACCEPTED or is_vouched_for)
+            if is_replayed:
                 await letters.replay(letter)
-            row = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": vouchable}
-            done.append(row | {"replayed": replayed})
-    return done
+            row = {"place": letter.place, "code": letter.code, "would_be": verdict, "vouchable": is_only_old}
+            rows.append(row | {"replayed": is_replayed})
+    return rows
 
 
 def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
@@ -192,7 +199,7 @@ def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         Retryable: RabbitMQ is unavailable, or lacks the queue or exchange.
-        Permanent: it refuses the login.
+        Permanent: RabbitMQ refuses the login.
     """
     from aio_pika.exceptions import AMQPError, ProbableAuthenticationError
 

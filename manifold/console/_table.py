@@ -43,12 +43,12 @@ class Rows:
         return sum(columns) + 2 * GAP * (len(columns) - 1)
 
     def _as_table(self, widths: Sequence[int]) -> Table:
-        made = Table(header_style="bold", box=None, pad_edge=False)
+        rendered = Table(header_style="bold", box=None, pad_edge=False)
         for column, width in zip(self.columns, widths, strict=True):
-            made.add_column(column, width=width, overflow="fold")
+            rendered.add_column(column, width=width, overflow="fold")
         for row in self.rows:
-            made.add_row(*map(Text, row))
-        return made
+            rendered.add_row(*map(Text, row))
+        return rendered
 
     def _as_fields(self) -> Text:
         label = max(map(cell_len, self.columns)) + 2 * GAP
@@ -74,8 +74,11 @@ def shown(value: object) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """The text with everything that would steer a terminal escaped as Python does, except the characters in `kept`."""
-    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
+    """The text with unprintable characters, which might control the terminal, as Python escapes; those in `kept` are kept."""
+    return "".join(
+        character if character.isprintable() or character in kept else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _unbroken(cell: str) -> int:
@@ -86,11 +89,12 @@ def _unbroken(cell: str) -> int:
 
 
 def _fit_widths(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Fit the widths by shrinking the widest columns first; None if that would break an unbreakable part."""
+    """Shrink the widths from `wanted`, always that of the widest column, until they fit `room`; None if `least` does not fit."""
     if sum(least) > room:
         return None
     widths = list(wanted)
     while sum(widths) > room:
-        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
+        shrinkable = [column for column in range(len(widths)) if widths[column] > least[column]]
+        widest = max(shrinkable, key=widths.__getitem__)
         widths[widest] -= 1
     return widths

@@ -1,1 +1,1 @@
-"""The lake without Spark: catalog, branches, snapshot ranges, point reads. May import settings and contracts."""
+"""Access to the lake without Spark: catalog, commits, point reads, keys, reports. May import settings and contracts."""

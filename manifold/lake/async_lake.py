@@ -1,4 +1,4 @@
-"""Queries the lake in threads, for services whose event loop must not block: the lake may be unavailable or never answer."""
+"""Queries the lake in threads, for services whose event loop must not block while the lake is unavailable or slow."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +19,10 @@ log = structlog.get_logger(__name__)
 
 
 class AsyncLake:
-    """The catalog, opened by the first query and again after a failure, and threads that read it. For one event loop."""
+    """A catalog and the threads that query it, for one event loop.
+
+    The first query opens the catalog. After a failed query, the next one opens the catalog again.
+    """
 
     def __init__(self, settings: Settings, *, threads: int, name: str) -> None:
         self._settings = settings
@@ -28,7 +31,9 @@ class AsyncLake:
         self._is_readable = True
 
     async def ask(self, question: "Callable[[Catalog], T]", within_s: float) -> T:
-        """Run `question` in a thread. One that times out keeps running, and its thread serves others once it returns.
+        """Run `question` with the catalog in a thread, and return its result.
+
+        A question that times out keeps running; its thread is free for other questions once it returns.
 
         Raises:
             Retryable: the lake cannot be read, or did not answer within `within_s` seconds, including the wait for a free thread.
@@ -45,19 +50,23 @@ class AsyncLake:
         self._threads.close()
 
     def _answer(self, question: "Callable[[Catalog], T]") -> T:
-        """Put `question` to the catalog, in this thread; after a failure the catalog is opened again. Raises Retryable."""
+        """Run `question` with the catalog in this thread. If it fails, forget the catalog, so that the next query opens it again.
+
+        Raises:
+            Retryable: the lake cannot be read.
+        """
         catalog = self._catalog  # read once, because another thread may reset it
         try:
             if catalog is None:
-                from manifold.lake.catalog import open_catalog  # here, because loading PyIceberg takes seconds that few runs need
+                from manifold.lake.catalog import open_catalog  # imported here: PyIceberg takes seconds to load, and few need it
 
                 catalog = self._catalog = open_catalog(self._settings)
             answer = question(catalog)
         except (ManifoldError, RedisError):
             raise
-        except Exception as exc:  # catalog, storage and format each fail in their own way
+        except Exception as exc:  # catalog, storage and file format raise many types
             self._catalog = None
-            if self._is_readable:  # once, not for each query
+            if self._is_readable:  # log only the first failure, not every failed query
                 log.warning("lake not readable", exc_info=exc)
             self._is_readable = False
             raise Retryable(f"the lake cannot be read ({type(exc).__name__}); the service's log has more") from exc

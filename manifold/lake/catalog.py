@@ -1,4 +1,4 @@
-"""Opens the catalog and creates the tables. Needs no Spark."""
+"""Opens the catalog and creates the tables, without Spark."""
 
 import sqlite3
 import warnings
@@ -29,7 +29,7 @@ from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
 from manifold.lake.versions import properties_at_birth, require_known, version_of
 from manifold.settings import Settings
 
-# Spark writes the tables with small row groups; PyIceberg warns at each of its own appends that it cannot.
+# The tables ask for small row groups. PyIceberg cannot write those, and warns at each of its appends.
 warnings.filterwarnings("ignore", message="Parquet writer option")
 
 LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
@@ -39,14 +39,18 @@ R = TypeVar("R")
 BUSY_SECONDS = 30  # how long a writer waits for another's lock on the SQLite file
 
 
-# Two processes may create the catalog's file, its own tables or the namespace at the same moment: one of them retries.
 def _retry_on(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that it is retried after this error.
+
+    Two processes may create the catalog's file, its own tables or the namespace at the same moment. Then one of them fails, and
+    succeeds with a retry.
+    """
     return retry(retry=retry_if_exception_type(error), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True)
 
 
 @_retry_on(DatabaseError)
 def open_catalog(settings: Settings) -> Catalog:
-    """Open the Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
+    """Open the Iceberg catalog of the settings: a REST catalog, or an SQL catalog (SQLite on the embedded platform).
 
     Raises:
         Permanent: the catalog refuses the login; the settings need a library that is not installed; or a time limit among the
@@ -61,10 +65,13 @@ def open_catalog(settings: Settings) -> Catalog:
         from manifold.lake.postgresql import with_limits  # imported here: few lakes need it
 
         uri = with_limits(uri, settings.catalog_options)
-    AVAILABLE_CATALOGS[CatalogType.REST], AVAILABLE_CATALOGS[CatalogType.SQL] = _open_rest, _open_sql
+    # Let PyIceberg create Manifold's catalog classes.
+    AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
+    AVAILABLE_CATALOGS[CatalogType.SQL] = _open_sql
     properties = {"type": settings.catalog_type, "uri": uri, "warehouse": settings.warehouse_url, **settings.catalog_options}
+    nonempty = {name: value for name, value in properties.items() if value}
     try:
-        return load_catalog(settings.catalog_name, **{name: value for name, value in properties.items() if value})
+        return load_catalog(settings.catalog_name, **nonempty)
     except LOGIN_REFUSED as exc:
         raise login_refused(settings, exc) from exc
     except ModuleNotFoundError as exc:
@@ -85,20 +92,28 @@ def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
-    """The error for a refused login, with its remedy."""
-    what = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
+    """The error for a refused login. Its message names the properties to correct, and hides the login in the catalog's URL."""
+    properties = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
     if signs(settings.catalog_options):
-        what = "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
+        properties = (
+            "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
+        )
+    address = settings.catalog.split("@")[-1]
+    reason = " ".join(str(exc).split())[:200]
     return Permanent(
-        f"the catalog {settings.catalog.split('@')[-1]} refuses the login ({' '.join(str(exc).split())[:200]}); correct "
-        f"{what} in MANIFOLD_CATALOG_PROPERTIES, and see that it may read and write the tables"
+        f"the catalog {address} refuses the login ({reason}); correct "
+        f"{properties} in MANIFOLD_CATALOG_PROPERTIES, and see that it may read and write the tables"
     )
 
 
 @_retry_on(sqlite3.OperationalError)
 def _prepare_sqlite(file: Path) -> None:
-    """Create the folder, and enable WAL, so that readers and a writer work concurrently (the file keeps the mode)."""
-    if file.exists() and file.stat().st_size:  # an empty one was just created by another process, maybe without the mode
+    """Create the catalog's folder and file, and enable write-ahead logging, so that readers and a writer can work concurrently.
+
+    The file keeps this mode, so an existing one is left alone. An empty file may be without the mode: another process has just
+    created it.
+    """
+    if file.exists() and file.stat().st_size:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
@@ -110,61 +125,65 @@ def _prepare_sqlite(file: Path) -> None:
 
 @_retry_on(DatabaseError)
 def ensure_tables(catalog: Catalog) -> list[str]:
-    """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Idempotent, also concurrently.
+    """Create the namespace and all missing tables; return the names of the tables that `manifold lake migrate` should migrate.
 
-    Tables of an earlier release only get the optional columns that they lack; their names are returned, and `manifold lake
-    migrate` does the rest.
+    Each new table gets an empty snapshot on main. A table of an earlier release gets the optional columns that it lacks, and its
+    name is returned. Idempotent, and safe to run concurrently.
 
     Raises:
         Permanent: a table is newer than this code, or too old for it.
     """
-    older = []
-    for existing, table in _ensure_each(catalog, tables_of(catalog)):
+    to_migrate = []
+    for existing, table in _create_or_load_all(catalog, tables_of(catalog)):
         require_known(existing, table)
         if version_of(existing) < table.version:
-            older.append(table.name)
+            to_migrate.append(table.name)
         _ensure_columns(existing, table)
         _ensure_snapshot(catalog, existing, table)
-    return older
+    return to_migrate
 
 
 @_retry_on(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
-    """Create the missing tables, and leave existing ones as they are."""
-    for existing, table in _ensure_each(catalog, tables_of(catalog)):
+    """Create the missing tables, without changing the columns of existing ones."""
+    for existing, table in _create_or_load_all(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 
 
 @_retry_on(DatabaseError)
 def make_signal_tables(catalog: Catalog) -> None:
-    """Create the missing tables of signals. Idempotent, also concurrently."""
-    for existing, table in _ensure_each(catalog, SIGNAL_TABLES):
+    """Create the missing tables of signals. Idempotent, and safe to run concurrently."""
+    for existing, table in _create_or_load_all(catalog, SIGNAL_TABLES):
         _ensure_snapshot(catalog, existing, table)
 
 
 def has_signals(catalog: Catalog) -> bool:
-    """Whether the lake has the tables of signals; the last one is created last, so it stands for all."""
+    """Whether the lake has the tables of signals. They are created in order, so the last one exists only if all of them do."""
     return catalog.table_exists(SIGNAL_TABLES[-1].identifier)
 
 
 def tables_of(catalog: Catalog) -> tuple[Table, ...]:
-    """The tables that this lake has, or should have."""
+    """The tables that this lake should have: those of signals only if it has them already."""
     return EVERY_TABLE if has_signals(catalog) else TABLES
 
 
 def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
-    """The tables of this lake that runs write on branches."""
+    """The tables of this lake that runs write on branches: those of signals only if the lake has them."""
     return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
 
 
-def _ensure_each(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
+def _create_or_load_all(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
+    """Yield each table as it is in the catalog, together with its definition."""
     catalog.create_namespace_if_not_exists(NAMESPACE)
     for table in tables:
-        yield _ensure_table(catalog, table), table
+        yield _create_or_load(catalog, table), table
 
 
-def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
-    """Load the table, or create it. Asked to create an existing one, an SQL catalog leaves a metadata file behind each time."""
+def _create_or_load(catalog: Catalog, table: Table) -> IcebergTable:
+    """Load the table; create it only if it does not exist.
+
+    `create_table_if_not_exists` alone would do, but for an existing table an SQL catalog leaves a metadata file behind each time.
+    """
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -177,26 +196,29 @@ def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _ensure_columns(existing: IcebergTable, table: Table) -> None:
-    """Add the columns that a table of an earlier release lacks. They are optional, so no file is rewritten."""
-    has = {field.name for field in existing.schema().fields}
-    if missing := [column for column in table.columns if column.name not in has]:
-        try:
-            with existing.update_schema() as change:
-                for column in missing:
-                    change.add_column(column.name, iceberg_type(column.type), column.meaning, required=column.required)
-        except CommitFailedException:  # another process was faster, or has changed something else: retry
-            _ensure_columns(existing.refresh(), table)
+    """Add the columns that a table of an earlier release lacks. The columns are optional, so no file is rewritten."""
+    existing_names = {field.name for field in existing.schema().fields}
+    missing = [column for column in table.columns if column.name not in existing_names]
+    if not missing:
+        return
+    try:
+        with existing.update_schema() as change:
+            for column in missing:
+                change.add_column(column.name, iceberg_type(column.type), column.meaning, required=column.required)
+    except CommitFailedException:  # another process has changed the table first, and may have added the columns
+        _ensure_columns(existing.refresh(), table)
 
 
 def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> None:
-    """Give main a first snapshot: branches start from it, and publication compares with it."""
+    """Give main an empty snapshot if it has none: runs start their branches from it, and publication compares main with it."""
     if existing.current_snapshot() is not None:
         return
     try:
         existing.append(table.arrow_schema.empty_table())
     except CommitFailedException:
-        if catalog.load_table(table.identifier).current_snapshot() is None:  # otherwise another process was faster
-            raise
+        if catalog.load_table(table.identifier).current_snapshot() is not None:  # another process has committed one first
+            return
+        raise
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:

@@ -1,6 +1,7 @@
-"""Records this process's commits to main branches, for the lineage of the job that makes them.
+"""Records the commits of this process to main branches, for the lineage of the job that runs in it.
 
-PyIceberg's commits are recorded by the catalogs of `manifold.lake.catalog`; Spark's carry the id of their application.
+The catalogs of `manifold.lake.catalog` record commits by PyIceberg. For commits by Spark, only the ids of the Spark applications
+are recorded: each snapshot that Spark writes has the id of its application.
 """
 
 from collections import defaultdict, deque
@@ -17,37 +18,38 @@ Identifier = tuple[str, ...]
 
 
 class Committed:
-    """Snapshots that became a table's main, oldest first, and the Spark applications that were started."""
+    """For each table, the ids of the snapshots that were committed to main, oldest first; and the Spark applications used."""
 
     def __init__(self) -> None:
         self.mains: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_COMMITS_PER_TABLE))
         self.applications: set[str] = set()
 
 
-_watching: tuple[Committed, ...] = ()  # replaced, never changed in place: commits may come from another thread
+# The records of all active `watching` blocks. The tuple is replaced, never changed, because other threads may iterate over it.
+_records: tuple[Committed, ...] = ()
 
 
 @contextmanager
 def watching() -> Iterator[Committed]:
-    """Record the commits of any thread during the block."""
-    global _watching  # catalogs and sessions are created by code that does not know the watcher
-    seen = Committed()
-    _watching = (*_watching, seen)
+    """Record, during the block, the commits of all threads."""
+    global _records  # global, because catalogs and sessions are created by code that does not know who watches
+    record = Committed()
+    _records = (*_records, record)
     try:
-        yield seen
+        yield record
     finally:
-        _watching = tuple(each for each in _watching if each is not seen)
+        _records = tuple(other for other in _records if other is not record)
 
 
 def note_commit(table: Identifier, updates: Sequence[TableUpdate]) -> None:
-    """Record updates of a table that were committed to its catalog."""
+    """Record the updates of main in a commit to this table."""
     for update in updates:
         if isinstance(update, SetSnapshotRefUpdate) and update.ref_name == MAIN:
-            for seen in _watching:
-                seen.mains[table].append(update.snapshot_id)
+            for record in _records:
+                record.mains[table].append(update.snapshot_id)
 
 
 def note_application(application_id: str) -> None:
     """Record that this process uses that Spark application from now on."""
-    for seen in _watching:
-        seen.applications.add(application_id)
+    for record in _records:
+        record.applications.add(application_id)

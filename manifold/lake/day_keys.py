@@ -1,7 +1,8 @@
-"""Day keys: the signals of a day are sealed under a key of that day, stored beside the archive and wrapped by the key ring.
+"""Day keys: the keys under which signals are sealed, at least one for each day on which signals were accepted.
 
-`<archive>/keys/<day>/<key id>.json` has one wrapped key. Rotation rewraps each under the current key of the ring; signals
-stay as they are. Deleting such a file makes everything sealed under that key unreadable, in journal, archive and tables at once.
+A day key is wrapped by the key ring and stored beside the archive, as `<archive>/keys/<day>/<key id>.json`. Rotation rewraps
+every day key under the current key of the ring; sealed signals stay unchanged. Deleting the file of a day key makes every signal
+sealed under that key unreadable, in journal, archive and tables.
 """
 
 import base64
@@ -41,17 +42,19 @@ class WrappedKey(msgspec.Struct, frozen=True):
 
 
 class DayKeys:
-    """Seals and opens messages. Thread-safe; can be sent to workers, which read the keys that they need."""
+    """Seals and opens messages. Thread-safe. Can be pickled for workers, which then load the keys that they need."""
 
     def __init__(self, url: str, ring: KeyRing, s3: S3 = AWS) -> None:
-        self._ring, self._fs, self._root = ring, *open_storage(url, s3)
+        self._ring = ring
         self._url, self._s3 = url, s3
+        self._fs, self._root = open_storage(url, s3)
         self._keys: dict[str, AESGCM] = {}
         self._gone: dict[str, str] = {}  # key id → why it is unavailable, so that storage is not read again for each message
-        self._of_day: dict[date, str] = {}  # day → id of the key under which its messages are sealed
+        self._key_id_by_day: dict[date, str] = {}  # the key under which this process seals the messages of a day
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["DayKeys"], tuple[str, KeyRing, S3]]:
+        """Pickle the arguments of the constructor, without cached keys and the lock."""
         return type(self), (self._url, self._ring, self._s3)
 
     @classmethod
@@ -69,21 +72,23 @@ class DayKeys:
         return self._ring
 
     def seal(self, plain: bytes, *, seq: int) -> bytes:
-        """Seal the bytes of the message `seq` under a key of the day in it. The first message of a day creates or finds the key.
+        """Seal the bytes of the message `seq` under a key of the day on which the message was accepted.
+
+        The first message of a day loads the key of that day, or creates one.
 
         Raises:
             SettingsError: there is no key ring.
             OSError: the day's key cannot be read or written.
         """
         day = datetime_of(seq).date()
-        key_id = self._of_day.get(day) or self._key_of(day)
+        key_id = self._key_id_by_day.get(day) or self._load_or_create_key(day)
         return seal(plain, key_id, self._keys[key_id], about(seq))
 
     def open(self, sealed: bytes, *, seq: int) -> bytes:
         """Open the sealed bytes of the message `seq`.
 
         Raises:
-            KeyIsGone: the key of the bytes is gone, or this ring cannot unwrap it.
+            KeyIsGone: the day key of the bytes is gone, or this ring cannot unwrap it.
             Broken: the bytes are damaged, or belong to another message.
             OSError: the key storage failed.
         """
@@ -91,31 +96,36 @@ class DayKeys:
         key = self._keys.get(parts.key_id)
         if key is None:
             with self._lock:
+                # Look again, because another thread may have loaded the key while this one waited for the lock.
                 key = self._keys.get(parts.key_id) or self._load_unless_gone(parts.key_id)
         return unseal(parts, key, about(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
-        """Yield every day's wrapped keys, oldest first.
+        """Yield the wrapped keys of all days, oldest day first.
 
         Raises:
             OSError: the key storage failed.
         """
         infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}", recursive=True, allow_not_found=True))
-        for path in sorted(info.path for info in infos if info.type == fs.FileType.File and info.path.endswith(".json")):
+        paths = [info.path for info in infos if info.type == fs.FileType.File and info.path.endswith(".json")]
+        for path in sorted(paths):
             key_id = path.rpartition("/")[2].removesuffix(".json")
-            if _KEY_ID.fullmatch(key_id) and (found := self._read(key_id)) is not None:
-                yield found
+            wrapped_key = self._read(key_id)
+            if wrapped_key is not None:
+                yield wrapped_key
 
     def rotate(self) -> tuple[int, list[str]]:
-        """Rewrap each day's key under the ring's current key; return how many, and the ids of those that the ring cannot unwrap.
+        """Rewrap every day key under the ring's current key.
 
-        Idempotent. It may be interrupted anywhere: each file is whole before and after.
+        Returns the number of rewrapped keys, and the ids of the keys that the ring cannot unwrap. Idempotent, and safe to
+        interrupt: each file is replaced atomically.
 
         Raises:
             SettingsError: there is no key ring.
             OSError: the key storage failed.
         """
-        done, gone = 0, []
+        rewrapped = 0
+        gone = []
         for old in self.wrapped():
             if old.ring_id == self._ring.current:
                 continue
@@ -125,18 +135,18 @@ class DayKeys:
                 gone.append(old.key_id)
                 continue
             self._write(old.key_id, key)
-            done += 1
-        return done, gone
+            rewrapped += 1
+        return rewrapped, gone
 
-    def _key_of(self, day: date) -> str:
-        """The id of a key of the day: an existing one that can be unwrapped, else a new one."""
+    def _load_or_create_key(self, day: date) -> str:
+        """Load a usable key of the day, or create one; return its id."""
         with self._lock:
-            if day not in self._of_day:
-                self._of_day[day] = self._usable_key_of(day) or self._create_key(day)
-            return self._of_day[day]
+            if day not in self._key_id_by_day:
+                self._key_id_by_day[day] = self._load_usable_key(day) or self._create_key(day)
+            return self._key_id_by_day[day]
 
-    def _usable_key_of(self, day: date) -> str | None:
-        """The id of the day's first key that can be unwrapped."""
+    def _load_usable_key(self, day: date) -> str | None:
+        """Load the day's first key that the ring can unwrap, in order of ids; return its id, or None if there is no such key."""
         infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}/{day}", allow_not_found=True))
         names: list[str] = sorted(info.base_name for info in infos)
         for key_id in (name.removesuffix(".json") for name in names):
@@ -149,12 +159,15 @@ class DayKeys:
         return None
 
     def _create_key(self, day: date) -> str:
-        key_id, key = f"{day}.{os.urandom(6).hex()}", os.urandom(32)
-        self._write(key_id, key)  # stored before anything is sealed under it
+        """Create a key of the day and store it; return its id."""
+        key_id = f"{day}.{os.urandom(6).hex()}"
+        key = os.urandom(32)
+        self._write(key_id, key)  # stored before any message is sealed under it
         self._keys[key_id] = AESGCM(key)
         return key_id
 
     def _load_unless_gone(self, key_id: str) -> AESGCM:
+        """Load a key. If it is known to be gone, raise KeyIsGone without reading storage."""
         if key_id in self._gone:
             raise KeyIsGone(self._gone[key_id])
         try:
@@ -165,27 +178,35 @@ class DayKeys:
             raise
 
     def _load(self, key_id: str) -> AESGCM:
-        found = self._read(key_id)
-        if found is None:
+        """Read a key from storage, unwrap it, and cache it.
+
+        Raises:
+            KeyIsGone: the key's file is missing or damaged, or the ring cannot unwrap the key.
+        """
+        stored = self._read(key_id)
+        if stored is None:
             raise KeyIsGone(f"the key {key_id} is gone")
         try:
-            wrapped = base64.b64decode(found.wrapped, validate=True)
+            wrapped = base64.b64decode(stored.wrapped, validate=True)
         except ValueError as exc:
             raise KeyIsGone(f"the file of the key {key_id} is damaged") from exc
-        self._keys[key_id] = AESGCM(self._ring.unwrap(found.ring_id, wrapped, key_id.encode()))
-        return self._keys[key_id]
+        key = AESGCM(self._ring.unwrap(stored.ring_id, wrapped, key_id.encode()))
+        self._keys[key_id] = key
+        return key
 
     def _read(self, key_id: str) -> WrappedKey | None:
+        """Read the file of a key; None if the id is not that of a day key, or if the file is missing, damaged or misnamed."""
         if not _KEY_ID.fullmatch(key_id):
             return None
         try:
             with self._fs.open_input_file(f"{self._root}/{_path(key_id)}") as file:
-                found = msgspec.json.decode(file.read(), type=WrappedKey)
+                stored = msgspec.json.decode(file.read(), type=WrappedKey)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        return found if found.key_id == key_id else None
+        return stored if stored.key_id == key_id else None
 
     def _write(self, key_id: str, key: bytes) -> None:
+        """Wrap a key under the ring's current key, and write its file."""
         ring_id, wrapped = self._ring.wrap(key, key_id.encode())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         content = msgspec.json.encode(WrappedKey(key_id, ring_id, base64.b64encode(wrapped).decode(), now))
@@ -193,7 +214,7 @@ class DayKeys:
 
 
 def about(seq: int) -> bytes:
-    """The additional data authenticated with the bytes of a message, so that they cannot be passed off as another's."""
+    """The associated data of a message's sealed bytes, with which the sealed bytes of another message cannot be opened."""
     return f"seq {seq}".encode()
 
 

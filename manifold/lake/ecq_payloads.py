@@ -1,7 +1,8 @@
-"""Reads messages of compacted queues from the lake, at a cost that does not grow with it.
+"""Reads messages of compacted queues from the lake, at a cost that does not grow with the lake.
 
-The seq of a message says when it was accepted, and `ecq_payload` is partitioned by the day of that instant. A look-up reads only
-files of that day whose bounds include the seq, and small row groups in them.
+The seq of a message contains the instant at which the message was accepted, and `ecq_payload` is partitioned by the day of that
+instant. A look-up therefore reads only files of that day whose bounds include the instant, and of these files only the row groups
+whose bounds include it.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,9 +18,9 @@ from pyiceberg.table import FileScanTask
 from manifold.contracts.seq import unix_ms_of
 from manifold.contracts.tables import ECQ_PAYLOAD
 from manifold.lake.retry_reads import retry_missing_files
-from manifold.lake.row_groups import Places
+from manifold.lake.row_groups import RowLookup
 
-PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single row group may be larger
+PIECE_BYTES = 4 << 20  # bytes decoded at once; a single row group may be larger
 COLUMNS = ("client_id", "key", "seq", "ts", "payload")
 Wanted = tuple[str, int]  # client id, seq
 
@@ -33,59 +34,64 @@ class StoredMessage(NamedTuple):
 
 def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
     """Read the messages of `wanted` that the lake has, all of them into memory."""
-    found: dict[Wanted, StoredMessage] = {}
+    stored: dict[Wanted, StoredMessage] = {}
     for piece in messages(catalog, wanted):
-        found |= piece
-    return found
+        stored |= piece
+    return stored
 
 
 def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Wanted, StoredMessage]]:
-    """Yield the messages that the lake has, in pieces of a few MiB. A message in no piece is not in the lake.
+    """Yield the messages of `wanted` that the lake has, in pieces of a few MiB.
 
     Raises:
-        Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
+        Exception: a catalog or storage error of any kind; all messages that can be read were yielded before. Without an error,
+            a message that is in no piece is not in the lake.
     """
     return retry_missing_files(wanted, partial(_find, catalog))
 
 
 def _find(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:
-    """Yield the wanted messages that the table has, file by file; what cannot be read goes to `failures`."""
-    asked = set(wanted)
+    """Yield the wanted messages that the table has, file by file. Errors are appended to `failures`, not raised."""
+    missing = set(wanted)
     try:
         table = catalog.load_table(ECQ_PAYLOAD.identifier)
-        places = Places(table, "ts", {unix_ms_of(seq) * 1000 for _, seq in asked})
-        files = places.files()
+        instants_us = {unix_ms_of(seq) * 1000 for _, seq in missing}
+        lookup = RowLookup(table, "ts", instants_us)
+        files = lookup.files()
     except NoSuchTableError:  # nothing has been ingested yet
         return
     except FileNotFoundError as exc:
         failures.append(exc)
         return
     for task in files:
-        if not asked:
+        if not missing:
             return
         try:
-            for rows in _rows(places, task):
-                if found := _among(rows, asked):
-                    asked.difference_update(found)
-                    yield found
-        except Exception as exc:  # noqa: BLE001  # other files have other messages; the caller raises it at the end
+            for rows in _read_candidates(lookup, task):
+                piece = _select(rows, missing)
+                if piece:
+                    missing.difference_update(piece)
+                    yield piece
+        except Exception as exc:  # noqa: BLE001  # go on with the other files; the caller raises the error at the end
             failures.append(exc)
 
 
-def _rows(places: Places, task: FileScanTask) -> Iterator[pa.Table]:
-    with places.opened(task, COLUMNS) as file:
+def _read_candidates(lookup: RowLookup, task: FileScanTask) -> Iterator[pa.Table]:
+    """Yield, in pieces, the rows of a file that may be among the wanted messages."""
+    with lookup.opened(task, COLUMNS) as file:
         if file is None:
-            yield from places.scanned(task, COLUMNS)
+            yield from lookup.scanned(task, COLUMNS)
             return
-        for groups in places.groups(file, COLUMNS, PIECE_BYTES):
+        for groups in lookup.groups(file, COLUMNS, PIECE_BYTES):
             yield file.rows(groups, COLUMNS)
 
 
-def _among(rows: pa.Table, wanted: set[Wanted]) -> dict[Wanted, StoredMessage]:
+def _select(rows: pa.Table, wanted: set[Wanted]) -> dict[Wanted, StoredMessage]:
+    """The wanted messages among these rows."""
     seqs = pa.array({seq for _, seq in wanted}, pa.int64())
-    near = rows.filter(pc.is_in(rows["seq"], value_set=seqs)).to_pylist()
+    candidates = rows.filter(pc.is_in(rows["seq"], value_set=seqs)).to_pylist()  # filter in Arrow before rows become dicts
     return {
         (row["client_id"], row["seq"]): StoredMessage(row["key"], row["payload"])
-        for row in near
+        for row in candidates
         if (row["client_id"], row["seq"]) in wanted
     }

@@ -1,4 +1,4 @@
-"""Finds how far the lake is behind the archive: the oldest segment of the last days that no run has ingested. No Spark."""
+"""Finds how far the lake lags behind the archive: when the oldest recent segment began that no run has ingested."""
 
 import re
 from collections.abc import Iterator
@@ -19,32 +19,42 @@ _HOUR = re.compile(r"/dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
 
 
 def oldest_not_in_lake(catalog: Catalog, settings: Settings, now: datetime) -> datetime | None:
-    """When the oldest segment began that is in the archive and not in the lake; None if the lake has all of the last days.
+    """The start of the oldest segment that is in the archive and not in the lake; None if the lake has all recent segments.
 
-    These are the days that a scheduled ingest covers. Files put outside the day folders are not seen.
+    Recent segments are those that a scheduled ingest covers: they began within `ingest_window_days` before `now`. Files outside
+    the archive's day folders are ignored.
     """
     since = now - timedelta(days=settings.ingest_window_days)
-    waiting = dict(_recorded(Files(settings.archive, settings.s3), since, now))
-    if not waiting:
+    start_by_path = dict(_recent_segments(Files(settings.archive, settings.s3), since, now))
+    if not start_by_path:
         return None
-    known = read_segments(catalog, since)
-    return min((began for path, began in waiting.items() if path not in known), default=None)
+    ingested = read_segments(catalog, since)
+    return min((start for path, start in start_by_path.items() if path not in ingested), default=None)
 
 
-def _recorded(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the path and start of each segment that began since `since`."""
-    days = [since + timedelta(days=n) for n in range((now.date() - since.date()).days + 1)]
+def _recent_segments(archive: Files, since: datetime, now: datetime) -> Iterator[tuple[str, datetime]]:
+    """Yield the path and start of each segment in the archive that began at or after `since`."""
+    day_count = (now.date() - since.date()).days + 1  # the days of `since` and `now` included
+    days = [since + timedelta(days=number) for number in range(day_count)]
     for stream in Stream:
         for day in days:
             for path in archive.below(f"{stream}/dt={day:%Y-%m-%d}"):
-                began = _began_at(path)
-                if is_data_file(path) and began is not None and since <= began:
-                    yield path, began
+                start = _start_of(path)
+                if is_data_file(path) and start is not None and since <= start:
+                    yield path, start
 
 
-def _began_at(path: str) -> datetime | None:
-    seq, hour = _SEGMENT.fullmatch(PurePosixPath(path).name), _HOUR.search(path)
-    # A replay has an old seq, but has only been waiting since the hour in which it was put there.
-    if seq and not seq[2] and int(seq[1]) <= MAX_SEQ:
-        return datetime_of(int(seq[1]))
-    return datetime.strptime(f"{hour[1]}{hour[2]}", "%Y-%m-%d%H").replace(tzinfo=UTC) if hour else None
+def _start_of(path: str) -> datetime | None:
+    """When a segment began: the instant in the seq of its file name, or else the hour of its folder; None without either.
+
+    A replay's seq is that of the original message, which may be old. It has waited only since the hour of its folder.
+    """
+    name = _SEGMENT.fullmatch(PurePosixPath(path).name)
+    if name:
+        seq, is_replay = int(name[1]), name[2] is not None
+        if not is_replay and seq <= MAX_SEQ:
+            return datetime_of(seq)
+    folder = _HOUR.search(path)
+    if folder is None:
+        return None
+    return datetime.strptime(f"{folder[1]}{folder[2]}", "%Y-%m-%d%H").replace(tzinfo=UTC)

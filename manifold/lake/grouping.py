@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
-def grouped(things: Iterable[Thing], size_of: Callable[[Thing], int], most: int) -> Iterator[list[Thing]]:
-    """Group the items, in order, up to a total size of `most` per group, but at least one."""
-    group, size = list[Thing](), 0
-    for thing in things:
-        more = size_of(thing)
-        if group and size + more > most:
+def grouped(items: Iterable[Item], size_of: Callable[[Item], int], max_size: int) -> Iterator[list[Item]]:
+    """Split the items into consecutive groups, each of a total size of at most `max_size`. A larger item is a group by itself."""
+    group: list[Item] = []
+    group_size = 0
+    for item in items:
+        item_size = size_of(item)
+        if group and group_size + item_size > max_size:
             yield group
-            group, size = [], 0
-        group.append(thing)
-        size += more
+            group = []
+            group_size = 0
+        group.append(item)
+        group_size += item_size
     if group:
         yield group

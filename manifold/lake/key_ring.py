@@ -1,4 +1,4 @@
-"""The key ring: keys that wrap the day keys. The first is the current one; the others still unwrap what they wrapped."""
+"""The key ring: the keys that wrap day keys. The first key of the ring wraps new day keys; all keys can unwrap."""
 
 import base64
 import binascii
@@ -21,11 +21,11 @@ _HOW = "write <id>:<base64 of 32 random bytes>; `manifold signals keys new` prin
 
 
 class KeyIsGone(Exception):
-    """The ring lacks the key that wrapped this one, or the wrapped key is gone."""
+    """A day key cannot be had: its file is gone or damaged, or the ring lacks the key that wrapped it."""
 
 
 class KeyRing:
-    """Keys by id, the current one first; never shown."""
+    """Keys by id, in order; the first is the current key. The text of a ring (`repr`) has only ids."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
@@ -35,7 +35,7 @@ class KeyRing:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids, the current one first."""
+        """The ids of the keys, that of the current key first."""
         return tuple(self._keys)
 
     @property
@@ -50,15 +50,18 @@ class KeyRing:
         return next(iter(self._keys))
 
     def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
-        """Wrap `key` under the current key; return that key's id and the wrapped bytes."""
+        """Wrap `key` under the ring's current key; return the id of the current key, and the wrapped bytes.
+
+        `about` is authenticated with the key: `unwrap` needs the same bytes.
+        """
         nonce = os.urandom(NONCE)
         return self.current, nonce + AESGCM(self._keys[self.current]).encrypt(nonce, key, about)
 
     def unwrap(self, ring_id: str, wrapped: bytes, about: bytes) -> bytes:
-        """Return the key that was wrapped.
+        """Unwrap a key that the ring's key `ring_id` has wrapped with the same `about`.
 
         Raises:
-            KeyIsGone: the ring has no such key, or another one under this id.
+            KeyIsGone: the ring has no key of this id, or its key of this id did not wrap these bytes.
         """
         if ring_id not in self._keys:
             raise KeyIsGone(f"the key ring has no key {ring_id}")
@@ -69,10 +72,12 @@ class KeyRing:
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """The ring of the settings, else the one that the sandbox created in the home; empty if there is none.
+    """The key ring of the settings `signals_keys` or `signals_keys_file`, or else the one that the sandbox created in the home.
+
+    The ring is empty if there is none.
 
     Raises:
-        SettingsError: a key is invalid, or the file cannot be read; no message shows a key.
+        SettingsError: a key is invalid, or the file cannot be read. The message never contains a key.
     """
     text, source = settings.signals_keys.get_secret_value(), "MANIFOLD_SIGNALS_KEYS"
     if not text and settings.signals_keys_file:
@@ -96,22 +101,25 @@ def require_ring(settings: Settings) -> str:
 
 
 def read_keys(text: str, source: str) -> dict[str, bytes]:
-    """Parse the keys of a ring, by id, in order. Lines or commas separate them; lines that begin with # are ignored.
+    """Parse the text of a key ring into keys by id, in order.
+
+    Entries are separated by line ends or commas; lines that begin with # are ignored. `source` names the text's origin in errors.
 
     Raises:
-        SettingsError: an entry is not a key, or two have the same id.
+        SettingsError: an entry is not a key, or two entries have the same id.
     """
     keys: dict[str, bytes] = {}
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     entries = filter(None, map(str.strip, ",".join(lines).split(",")))
-    for place, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries, start=1):
         name, _, encoded = entry.partition(":")
         try:
             key = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             key = b""
-        if not _ID.fullmatch(name) or len(key) != KEY_BYTES or len(set(key)) < KEY_BYTES // 4:
-            raise SettingsError(f"{source}: entry {place} is not a key; {_HOW}")
+        is_random = len(set(key)) >= KEY_BYTES // 4  # fewer distinct bytes mean a placeholder, such as zeros
+        if not _ID.fullmatch(name) or len(key) != KEY_BYTES or not is_random:
+            raise SettingsError(f"{source}: entry {number} is not a key; {_HOW}")
         if name in keys:
             raise SettingsError(f"{source}: two keys have the id {name}; give each its own")
         keys[name] = key

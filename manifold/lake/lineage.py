@@ -1,6 +1,6 @@
-"""Sends OpenLineage events to a lineage catalog: by POST to a URL, or appended to a file, one per line.
+"""Sends OpenLineage events to a lineage catalog: POSTs them to a URL, or appends them to a file, one event per line.
 
-Callers do not wait. A background thread sends the events in order, and drops them if the catalog is unavailable or too slow.
+Callers do not wait. A background thread sends the events in order. If the catalog is unavailable or too slow, events are dropped.
 At exit, the process waits up to `TIMEOUT_S` for unsent events.
 """
 
@@ -24,15 +24,15 @@ from manifold.settings import Settings
 
 FILE = "file://"
 TIMEOUT_S = 10.0
-MAX_BYTES = 256 << 10  # per event; ours have some ten thousand
-MAX_WAITING = 256  # batches of events, one per call of `emit`, that are not sent yet
+MAX_BYTES = 256 << 10  # the maximum size of an event; Manifold's events have some ten thousand bytes
+MAX_WAITING = 256  # the maximum number of unsent batches; each call of `emit` makes one batch
 
 log = logging.getLogger(__name__)
 Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 
 def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Queue these events for sending; return at once whether they were queued. The log says when events are dropped."""
+    """Queue these events for sending, without waiting; return whether they were queued. Dropped events are logged."""
     encoded = [json.dumps(event).encode() for event in events]
     if any(len(event) > MAX_BYTES for event in encoded):
         log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)
@@ -41,9 +41,10 @@ def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def settle(within_s: float | None = None) -> bool:
-    """Wait until every event is sent or dropped; False if that takes longer than `within_s` (None: `TIMEOUT_S`)."""
-    until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
-    settled = [emitter.settle(until - time.monotonic()) for emitter in list(_emitters.values())]
+    """Wait until every event is sent or dropped, at most `within_s` seconds (None: `TIMEOUT_S`); return whether that happened."""
+    timeout_s = TIMEOUT_S if within_s is None else within_s
+    deadline = time.monotonic() + timeout_s
+    settled = [emitter.settle(deadline - time.monotonic()) for emitter in list(_emitters.values())]
     return all(settled)
 
 
@@ -51,9 +52,11 @@ class _Emitter:
     """Sends events to one address."""
 
     def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
-        self._url, self._headers, self._trust = url, {"Authorization": f"Bearer {token}"} if token else {}, trust
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._trust = trust
         self._waiting: Queue[list[bytes]] = Queue(MAX_WAITING)
-        self._answers = True  # so that only changes are logged
+        self._is_reachable = True  # after the last attempt; only the first failure in a row is logged
         Thread(target=self._run, name="lineage", daemon=True).start()
 
     def take(self, events: list[bytes]) -> bool:
@@ -79,11 +82,12 @@ class _Emitter:
             events = self._waiting.get()
             try:
                 self._emit(events)
-                self._answers = True
-            except Exception as exc:  # noqa: BLE001  # the next may succeed
-                if self._answers:  # its text may contain the URL, which may contain a password
+                self._is_reachable = True
+            except Exception as exc:  # noqa: BLE001  # the next batch may succeed
+                if self._is_reachable:
+                    # Log the type only: the exception's text may contain the URL, and the URL a password.
                     log.warning("lineage events dropped: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
-                self._answers = False
+                self._is_reachable = False
             finally:
                 self._waiting.task_done()
 
@@ -94,28 +98,29 @@ class _Emitter:
         headers = self._headers | {"Content-Type": "application/json"}
         with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._trust()) as client:
             for event in events:
-                with client.stream("POST", self._url, content=event) as answer:  # the body, of any size, is not read
-                    answer.raise_for_status()
+                # `stream` does not read the body of the response, which may be of any size.
+                with client.stream("POST", self._url, content=event) as response:
+                    response.raise_for_status()
 
 
 def _append(file: Path, lines: bytes) -> None:
-    """Append with a single write, so that the lines of two runs do not mix."""
+    """Append the lines with a single write, so that they do not mix with lines of another process."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(to, lines)
+        os.write(descriptor, lines)
     finally:
-        os.close(to)
+        os.close(descriptor)
 
 
 _emitters: dict[Address, _Emitter] = {}
-_making = Lock()
+_emitters_lock = Lock()
 
 
 def _forget_emitters() -> None:
-    """Forget the emitters in a forked child, where threads do not survive; its parent sends the queued events."""
-    global _making
-    _making = Lock()
+    """Forget the emitters in a forked child, where their threads do not exist; the parent still sends the queued events."""
+    global _emitters_lock
+    _emitters_lock = Lock()  # a new one, because a thread of the parent may have held the old one at the fork
     _emitters.clear()
 
 
@@ -123,9 +128,11 @@ os.register_at_fork(after_in_child=_forget_emitters)
 
 
 def _emitter(settings: Settings) -> _Emitter:
-    url, token = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
-    address = url, token, str(settings.tls_ca)
-    with _making:
+    """The emitter for the catalog of the settings; created at the first call, and kept for the life of the process."""
+    url = settings.lineage_url.get_secret_value()
+    token = settings.lineage_token.get_secret_value()
+    address = (url, token, str(settings.tls_ca))
+    with _emitters_lock:
         if not _emitters:
             atexit.register(settle)
         if address not in _emitters:

@@ -1,7 +1,8 @@
-"""Reads payloads from the lake, at a cost that does not grow with it, and in memory that does not grow with the request.
+"""Reads payloads from the lake, at a cost that does not grow with the lake, and in memory that does not grow with the request.
 
-`sdv_fanout_meta` has for each data_id the instant at which its payload was stored; it is small, and compaction sorts it by
-data_id. With these instants, a walk over `sdv_fanout_data` touches a few days, the files of a few runs, and small row groups.
+`sdv_fanout_meta` is an index: it has, for each data_id, the instant at which its payload was stored. It is small, and compaction
+sorts it by data_id. With these instants, a look-up in `sdv_fanout_data` reads only the partitions, files and row groups whose
+bounds include one of them.
 """
 
 import time
@@ -19,14 +20,14 @@ from pyiceberg.table import Table as IcebergTable
 
 from manifold.contracts.tables import DATA, META, Table
 from manifold.lake.retry_reads import retry_missing_files
-from manifold.lake.row_groups import OpenFile, Places, micros, places_of
+from manifold.lake.row_groups import OpenFile, RowLookup, indices_of, micros
 from manifold.lake.sightings import folded
 
-PIECE_BYTES = 4 << 20  # of payloads yielded together, and of what is decoded at once; a single one may be larger
-PIECE_S = 0.1  # maximum time for which found payloads are held back, if others are far apart
-MAX_FAILING_S = 30  # spent on unreadable files; after that, the rest are not tried
-LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
-WHOLE = (*LIGHT, "payload")
+PIECE_BYTES = 4 << 20  # bytes of payloads yielded together, and bytes decoded at once; a single payload may be larger
+PIECE_S = 0.1  # the maximum time for which a payload is held back to be yielded together with others
+MAX_FAILING_S = 30  # the maximum time spent on unreadable files; after that, no further file is read
+SELECTION_COLUMNS = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are selected
+COLUMNS = (*SELECTION_COLUMNS, "payload")
 
 
 log = structlog.get_logger(__name__)
@@ -39,140 +40,169 @@ def read_payload(catalog: Catalog, data_id: str) -> bytes | None:
 
 def read_payloads(catalog: Catalog, data_ids: Collection[str]) -> dict[str, bytes]:
     """Read those payloads of `data_ids` that the lake has, all of them into memory."""
-    found: dict[str, bytes] = {}
+    payloads: dict[str, bytes] = {}
     for piece in StoredPayloads(catalog).pieces(data_ids):
-        found |= {data_id: payload for data_id, payload in piece.items() if payload is not None}
-    return found
+        payloads |= {data_id: payload for data_id, payload in piece.items() if payload is not None}
+    return payloads
 
 
 class StoredPayloads:
-    """The payloads that the lake has now."""
+    """The payloads in the lake, according to the index as it was when this object was created."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._names = _loaded(catalog, META)
+        self._index = _load(catalog, META)
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot of the index, or None. While it stays the same, a missing payload stays missing: payloads come first."""
-        return self._names.metadata.current_snapshot_id if self._names is not None else None
+        """The snapshot id of the index; None if there is no index yet.
+
+        As long as the id does not change, a payload that the lake lacks stays missing: payloads are published before the index.
+        """
+        return self._index.metadata.current_snapshot_id if self._index is not None else None
 
     def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
-        """Yield dicts of data_id → payload (None if the lake lacks it), each of about `bytes_`; a larger payload comes alone.
+        """Yield the payloads by data_id, None for those that the lake lacks, in pieces of at most about `bytes_` bytes.
+
+        A payload larger than that is a piece by itself.
 
         Raises:
-            Exception: some cannot be read (any catalog or storage error); all readable ones were yielded before.
+            Exception: a catalog or storage error of any kind; all payloads that can be read were yielded before.
         """
-        return retry_missing_files(data_ids, partial(self._find, bytes_=bytes_), self._renew)
+        return retry_missing_files(data_ids, partial(self._find, bytes_=bytes_), self._reload_index)
 
-    def _renew(self) -> None:
-        self._names = _loaded(self._catalog, META)
+    def _reload_index(self) -> None:
+        self._index = _load(self._catalog, META)
 
     def _find(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
-        """Yield the payloads in the current tables; missing ones first."""
+        """Yield the payloads, starting with a piece of those that are not in the index. Errors are appended to `failures`."""
         try:
-            payloads = _loaded(self._catalog, DATA)  # after the index, so that it has everything that the index names
-            wanted = self._instants(data_ids) if payloads is not None else {}
-            if missing := data_ids - wanted.keys():
-                yield dict.fromkeys(missing)
-            if payloads is None or not wanted:
+            table = _load(self._catalog, DATA)  # loaded after the index, so that it has every payload that the index names
+            instants = self._stored_instants(data_ids) if table is not None else {}
+            unknown = data_ids - instants.keys()
+            if unknown:
+                yield dict.fromkeys(unknown)
+            if table is None or not instants:
                 return
-            places = Places(payloads, "first_seen_at", wanted.values())
-            files = places.files()
+            lookup = RowLookup(table, "first_seen_at", instants.values())
+            files = lookup.files()
         except FileNotFoundError as exc:
             failures.append(exc)
             return
-        yield from _in_pieces(_walk(places, files, wanted, failures), bytes_)
-        if wanted and not failures:
-            yield dict.fromkeys(wanted)
+        missing = instants  # `_read_files` removes each payload that it yields
+        yield from _in_pieces(_read_files(lookup, files, missing, failures), bytes_)
+        if missing and not failures:
+            yield dict.fromkeys(missing)
 
-    def _instants(self, data_ids: Collection[str]) -> dict[str, int]:
-        """When the rows were stored, in microseconds since 1970; only for payloads that exist."""
-        if self._names is None:
+    def _stored_instants(self, data_ids: Collection[str]) -> dict[str, int]:
+        """When each payload was stored, in microseconds since 1970, for the data_ids that are in the index."""
+        if self._index is None:
             return {}
-        pieces = Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES)
-        sightings = [folded(rows) for rows in pieces]  # fold each piece first, which bounds memory
+        pieces = RowLookup(self._index, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES)
+        sightings = [folded(rows) for rows in pieces]  # fold each piece at once, to bound memory
         if not sightings:
             return {}
-        names = folded(pa.concat_tables(sightings))
-        return dict(zip(names["data_id"].to_pylist(), micros(names["stored_at"]), strict=True))
+        rows = folded(pa.concat_tables(sightings))
+        return dict(zip(rows["data_id"].to_pylist(), micros(rows["stored_at"]), strict=True))
 
 
-def _walk(
-    places: Places, files: Iterable[FileScanTask], wanted: dict[str, int], failures: list[Exception]
+def _read_files(
+    lookup: RowLookup, files: Iterable[FileScanTask], missing: dict[str, int], failures: list[Exception]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield wanted payloads, file by file, and remove them from `wanted`. An unreadable file costs only its own payloads."""
+    """Yield data_id and payload of the `missing` payloads, file by file, and remove each from `missing`.
+
+    `missing` has the instant of each data_id. If a file cannot be read, the error is appended to `failures`, and the next file is
+    read.
+    """
     failing_s = 0.0
     for task in files:
-        if not wanted or failing_s > MAX_FAILING_S:
+        if not missing or failing_s > MAX_FAILING_S:
             return
-        began = time.monotonic()
+        began = time.monotonic()  # of the read that may fail next: time spent on payloads that were yielded does not count
         try:
-            for data_id, payload in _payloads_of(places, task, wanted):
-                if wanted.pop(data_id, None) is not None:
+            for data_id, payload in _read_file(lookup, task, missing):
+                if missing.pop(data_id, None) is not None:
                     yield data_id, payload
                     began = time.monotonic()
         except FileNotFoundError as exc:
             failures.append(exc)
-        except Exception as exc:  # files fail in many ways, each by itself
+        except Exception as exc:  # damaged files raise many types
             log.exception("lake file unreadable", table=DATA.name, file=task.file.file_path)
             failures.append(exc)
             failing_s += time.monotonic() - began
 
 
-def _payloads_of(places: Places, task: FileScanTask, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield the wanted payloads of one file, by data_id and instant."""
-    with places.opened(task, WHOLE) as file:
+def _read_file(lookup: RowLookup, task: FileScanTask, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield data_id and payload of the wanted rows of one file. `wanted` has the instant of each data_id."""
+    with lookup.opened(task, COLUMNS) as file:
         if file is None:
-            for rows in places.scanned(task, WHOLE):
-                chosen, _ = _choose(rows, wanted)
-                yield from ((data_id, rows["payload"][row].as_py()) for row, data_id in chosen.items())
+            for rows in lookup.scanned(task, COLUMNS):
+                for index, data_id in _select(rows, wanted).items():
+                    yield data_id, rows["payload"][index].as_py()
             return
-        for groups in places.groups(file, WHOLE, PIECE_BYTES):
-            chosen, largest = _choose(file.rows(groups, LIGHT), wanted)
-            if chosen:
-                yield from _read(file, groups, chosen, rows=max(1, PIECE_BYTES // max(1, largest)))
+        for groups in lookup.groups(file, COLUMNS, PIECE_BYTES):
+            candidates = file.rows(groups, SELECTION_COLUMNS)
+            selected = _select(candidates, wanted)
+            if selected:
+                largest = pc.max(candidates["size_bytes"]).as_py() or 0
+                rows_per_batch = max(1, PIECE_BYTES // max(1, largest))
+                yield from _read_payloads(file, groups, selected, rows_per_batch)
 
 
-def _choose(light: pa.Table, wanted: Mapping[str, int]) -> tuple[dict[int, str], int]:
-    """The indices of the wanted rows, each with its data_id; and the size of the largest payload among all rows."""
-    near = places_of(light, "data_id", wanted)
-    rows = light.select(("data_id", "seq")).take(near).to_pydict()
-    instants = micros(light["first_seen_at"].take(near))
-    first: dict[str, tuple[int, int]] = {}
-    for data_id, instant, seq, place in zip(rows["data_id"], instants, rows["seq"], near.to_pylist(), strict=True):
+def _select(rows: pa.Table, wanted: Mapping[str, int]) -> dict[int, str]:
+    """The index and data_id of the wanted rows: those whose data_id and instant are in `wanted`.
+
+    Of several such rows with the same data_id, the one with the lowest seq is selected.
+    """
+    indices = indices_of(rows, "data_id", wanted)
+    candidates = rows.select(("data_id", "seq")).take(indices).to_pydict()
+    instants = micros(rows["first_seen_at"].take(indices))
+    first: dict[str, tuple[int, int]] = {}  # data_id → seq and index of its first row
+    for data_id, instant, seq, index in zip(candidates["data_id"], instants, candidates["seq"], indices.to_pylist(), strict=True):
         if wanted[data_id] == instant:
-            first[data_id] = min(first.get(data_id, (seq, place)), (seq, place))
-    return {place: data_id for data_id, (_, place) in first.items()}, pc.max(light["size_bytes"]).as_py() or 0
+            first[data_id] = min(first.get(data_id, (seq, index)), (seq, index))
+    return {index: data_id for data_id, (_, index) in first.items()}
 
 
-def _read(file: OpenFile, groups: list[int], chosen: Mapping[int, str], *, rows: int) -> Iterator[tuple[str, bytes]]:
-    places, done, start = sorted(chosen), 0, 0
-    for batch in file.batches(groups, "payload", rows=rows, bytes_=4 * PIECE_BYTES):
-        end = start + len(batch)
-        mine = places[done : bisect_left(places, end)]
-        payloads = batch.take(pa.array([place - start for place in mine], pa.int64())).to_pylist() if mine else ()
-        yield from zip((chosen[place] for place in mine), payloads, strict=True)
-        done, start = done + len(mine), end
-        if done == len(places):
+def _read_payloads(
+    file: OpenFile, groups: list[int], selected: Mapping[int, str], rows_per_batch: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield data_id and payload of the selected rows; `selected` has the data_id of each row index within these row groups."""
+    indices = sorted(selected)
+    next_position = 0  # in `indices`: all before it are yielded
+    batch_start = 0  # the index of the batch's first row
+    for batch in file.batches(groups, "payload", rows=rows_per_batch, bytes_=4 * PIECE_BYTES):
+        batch_end = batch_start + len(batch)
+        end_position = bisect_left(indices, batch_end)
+        in_batch = indices[next_position:end_position]
+        if in_batch:
+            offsets = pa.array([index - batch_start for index in in_batch], pa.int64())
+            payloads = batch.take(offsets).to_pylist()
+            yield from zip((selected[index] for index in in_batch), payloads, strict=True)
+        next_position, batch_start = end_position, batch_end
+        if next_position == len(indices):
             return
 
 
-def _in_pieces(found: Iterable[tuple[str, bytes]], bytes_: int) -> Iterator[dict[str, bytes | None]]:
+def _in_pieces(payloads: Iterable[tuple[str, bytes]], bytes_: int) -> Iterator[dict[str, bytes | None]]:
+    """Collect payloads into pieces; a piece ends when it would exceed `bytes_`, or is older than `PIECE_S`."""
     piece: dict[str, bytes | None] = {}
-    size, began = 0, time.monotonic()
-    for data_id, payload in found:
+    size = 0
+    began = time.monotonic()
+    for data_id, payload in payloads:
         if piece and (size + len(payload) > bytes_ or time.monotonic() - began > PIECE_S):
             yield piece
-            piece, size, began = {}, 0, time.monotonic()
+            piece = {}
+            size = 0
+            began = time.monotonic()
         piece[data_id] = payload
         size += len(payload)
     if piece:
         yield piece
 
 
-def _loaded(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """The current state of the table; None if nothing has been ingested yet."""
+def _load(catalog: Catalog, table: Table) -> IcebergTable | None:
+    """Load the table; None if it does not exist, because nothing has been ingested yet."""
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:

@@ -1,7 +1,7 @@
-"""Time limits for a PostgreSQL catalog. libpq has none, and would wait forever for a server that hangs or is gone.
+"""Time limits for a PostgreSQL catalog. Without limits, libpq waits forever for a server that hangs or is gone.
 
-PyIceberg creates the engine from the URL alone, so the limits are part of the URL, for an SQLAlchemy plug-in. They have the
-names that Spark's JDBC driver uses, and come from the same properties of the catalog.
+PyIceberg passes only a URL to SQLAlchemy. Therefore the limits are parameters of the URL, and an SQLAlchemy plug-in reads them.
+They are set by the catalog properties that also set the limits of Spark's JDBC driver, and have the same names.
 """
 
 from collections.abc import Mapping
@@ -22,26 +22,29 @@ LOOK_S = 0.1  # how often a waiting connection checks its limit
 
 
 class PatientConnection(Connection[Any]):
-    """A connection that raises `psycopg.OperationalError`, and is closed, if a command is not answered in time."""
+    """A connection that closes, and raises `psycopg.OperationalError`, if the server does not respond to a command in time."""
 
     answer_s = float(JDBC_DEFAULT_S[JDBC_ANSWER])
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_S, timeout: float | None = None) -> RV:
-        """Wait as the driver does, up to the limit."""
-        more = {} if timeout is None else {"timeout": timeout}
-        return super().wait(self._until(gen, monotonic() + self.answer_s), interval, **more)
+        """Run `gen`, the generator of a command, as the driver does, but for at most `answer_s` seconds."""
+        limited = self._with_deadline(gen, monotonic() + self.answer_s)
+        if timeout is None:  # not passed on, because older versions of the driver have no such parameter
+            return super().wait(limited, interval)
+        return super().wait(limited, interval, timeout=timeout)
 
-    def _until(self, gen: PQGen[RV], end: float) -> PQGen[RV]:
+    def _with_deadline(self, gen: PQGen[RV], deadline: float) -> PQGen[RV]:
+        """Run `gen` until the deadline. The generator yields what it waits for, and is sent the state of the socket."""
         try:
-            wanted = next(gen)
+            waits_for = next(gen)
             while True:
-                ready = yield wanted
-                if monotonic() > end:
+                ready = yield waits_for
+                if monotonic() > deadline:
                     self.close()
                     raise OperationalError(f"no answer within {self.answer_s:g} s")
-                wanted = gen.send(ready)
-        except StopIteration as over:
-            result: RV = over.value
+                waits_for = gen.send(ready)
+        except StopIteration as stop:
+            result: RV = stop.value
             return result
 
 
@@ -50,7 +53,8 @@ class Limits(CreateEnginePlugin):
 
     def __init__(self, url: URL, kwargs: dict[str, Any]) -> None:
         super().__init__(url, kwargs)
-        self._connect_s, self._answer_s = (_limit(url.query.get(name)) for name in (JDBC_CONNECT, JDBC_ANSWER))
+        self._connect_s = _limit_s(url, JDBC_CONNECT)
+        self._answer_s = _limit_s(url, JDBC_ANSWER)
 
     def update_url(self, url: URL) -> URL:
         """The URL without the plug-in's parameters."""
@@ -60,15 +64,17 @@ class Limits(CreateEnginePlugin):
         """Make the engine connect through `PatientConnection`."""
         event.listen(engine, "do_connect", self._connect)
 
-    def _connect(self, dialect: object, record: object, given: tuple[Any, ...], named: dict[str, Any]) -> PatientConnection:
+    def _connect(self, dialect: object, record: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PatientConnection:
         del dialect, record
-        made = PatientConnection.connect(*given, **{"connect_timeout": self._connect_s, **named})
-        made.answer_s = self._answer_s
-        return made
+        connection = PatientConnection.connect(*args, **{"connect_timeout": self._connect_s, **kwargs})
+        connection.answer_s = self._answer_s
+        return connection
 
 
 def with_limits(uri: str, properties: Mapping[str, str]) -> str:
-    """The URL with the limits among these properties, or the default ones.
+    """The URL with the limits from these catalog properties; a limit that is not set has its default.
+
+    URLs of other databases and drivers are returned unchanged.
 
     Raises:
         Permanent: a limit is not a whole number of seconds above 0.
@@ -85,8 +91,9 @@ def with_limits(uri: str, properties: Mapping[str, str]) -> str:
     return url.update_query_dict({"plugin": PLUGIN, **limits}).render_as_string(hide_password=False)
 
 
-def _limit(limit: str | tuple[str, ...] | None) -> int:
-    assert isinstance(limit, str), "with_limits names every limit"
+def _limit_s(url: URL, name: str) -> int:
+    limit = url.query.get(name)
+    assert isinstance(limit, str), "with_limits sets every limit, once"
     return int(limit)
 
 

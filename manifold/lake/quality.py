@@ -1,4 +1,4 @@
-"""Reads the newest rows of `quality_results`, without Spark, and at a cost that does not grow with the table."""
+"""Reads the newest rows of `quality_results` without Spark, at a cost that does not grow with the table."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,34 +18,39 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
-RULES = 64  # per audit, with room to spare
-# How far back to look, in turn, until there are enough rows; None is without limit.
+RULES = 64  # more rules than any audit has; each rule is a row
+# How far back to look for enough rows: first 7 days, then 90 days, then without limit (None).
 LOOKBACKS = (timedelta(days=7), timedelta(days=90), None)
 Row = dict[str, Any]
 
 
 def version_of_results(catalog: Catalog) -> str:
-    """Identify the state of table and ledger: it changes whenever a run is audited or published; empty without tables."""
-    found = [_table(catalog, table) for table in (QUALITY, SEGMENTS)]
-    return "-".join(str(table.metadata.current_snapshot_id) for table in found if table)
+    """A version that changes whenever a run is audited or published: the snapshot ids of `quality_results` and of the ledger.
+
+    Empty if the tables do not exist.
+    """
+    tables = [_load(catalog, table) for table in (QUALITY, SEGMENTS)]
+    return "-".join(str(table.metadata.current_snapshot_id) for table in tables if table)
 
 
 def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
-    """The rows, without samples, of the newest `judgements` audits, oldest first; a run audited twice counts twice.
+    """The rows, without samples, of the newest `judgements` audits, oldest audit first.
 
-    At most `judgements` files are read, and few more rows than these audits have. Empty if there is no table.
+    If a run was audited twice, these are two audits. At most `judgements` files are read, which have few more rows than these
+    audits. Empty if the table does not exist.
     """
-    table = _table(catalog, QUALITY)
+    table = _load(catalog, QUALITY)
     if table is None:
         return []
     tasks = _newest_files(table, judgements, now)
-    found = read_files(table, tasks, COLUMNS).to_pylist()
-    newest = set(sorted({(row["at"], row["run_id"]) for row in found})[-judgements:])
-    rows = [row for row in found if (row["at"], row["run_id"]) in newest]
+    candidates = read_files(table, tasks, COLUMNS).to_pylist()
+    audits = sorted({(row["at"], row["run_id"]) for row in candidates})
+    newest_audits = set(audits[-judgements:])
+    rows = [row for row in candidates if (row["at"], row["run_id"]) in newest_audits]
     return sorted(rows, key=lambda row: (row["at"], row["run_id"], row["suite"], row["rule"]))
 
 
-def _table(catalog: Catalog, table: Table) -> IcebergTable | None:
+def _load(catalog: Catalog, table: Table) -> IcebergTable | None:
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -53,18 +58,22 @@ def _table(catalog: Catalog, table: Table) -> IcebergTable | None:
 
 
 def _newest_files(table: IcebergTable, judgements: int, now: datetime) -> list[FileScanTask]:
-    """Enough files for that many audits: each file has at least one, and compaction merges those of a day."""
+    """The newest files, enough for this many audits. A file has the rows of one audit, or, once compacted, of a day's audits.
+
+    If all files within a lookback are needed, older files may be needed as well, and the next lookback is tried.
+    """
     tasks: list[FileScanTask] = []
-    for back in LOOKBACKS:
-        since = AlwaysTrue() if back is None else where(GreaterThanOrEqual, "at", now - back)
-        tasks = sorted(table.scan(since).plan_files(), key=lambda task: _newest_at(table, task), reverse=True)
-        taken = list(_until_enough(tasks, judgements))
-        if len(taken) < len(tasks):
-            return taken
+    for lookback in LOOKBACKS:
+        row_filter = AlwaysTrue() if lookback is None else where(GreaterThanOrEqual, "at", now - lookback)
+        tasks = sorted(table.scan(row_filter).plan_files(), key=lambda task: _newest_instant(table, task), reverse=True)
+        needed = list(_take_enough(tasks, judgements))
+        if len(needed) < len(tasks):
+            return needed
     return tasks[:judgements]
 
 
-def _until_enough(tasks: list[FileScanTask], judgements: int) -> Iterator[FileScanTask]:
+def _take_enough(tasks: list[FileScanTask], judgements: int) -> Iterator[FileScanTask]:
+    """Yield files until they have the rows of this many audits, and at most this many files."""
     rows = 0
     for task in tasks[:judgements]:
         if rows >= judgements * RULES:
@@ -73,8 +82,8 @@ def _until_enough(tasks: list[FileScanTask], judgements: int) -> Iterator[FileSc
         yield task
 
 
-def _newest_at(table: IcebergTable, task: FileScanTask) -> int:
-    """The highest `at` in a file, in microseconds since 1970; a file without this bound counts as new."""
+def _newest_instant(table: IcebergTable, task: FileScanTask) -> int:
+    """The highest `at` in a file, in microseconds since 1970. A file without this statistic counts as the newest."""
     bound = (task.file.upper_bounds or {}).get(table.schema().find_field("at").field_id)
     if bound is None:
         return datetime_to_micros(datetime.max.replace(tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Small reads of the lake for services; answers for people are assembled in `manifold/history/`. Needs no Spark."""
+"""Small reads of the lake for services, without Spark. `manifold/history/` has the queries for people."""
 
 from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
@@ -24,10 +24,11 @@ def read_trigger(catalog: Catalog, vin: str, seq: int) -> EntryTrigger | None:
 
 
 def trigger_of(row: Mapping[str, Any]) -> EntryTrigger:
-    """The trigger of an entry, from the columns `TRIGGER_COLUMNS` of its row."""
+    """The trigger of an entry, from a row with the columns `TRIGGER_COLUMNS`."""
     until = row.get("until")
     until_ms = None if until is None else round(until.timestamp() * 1000)
-    return EntryTrigger(row["request_id"], row["data_id"], row.get("campaign") is not None, until_ms)
+    is_of_campaign = row.get("campaign") is not None
+    return EntryTrigger(row["request_id"], row["data_id"], is_of_campaign, until_ms)
 
 
 def read_segments(catalog: Catalog, since: datetime) -> set[str]:
@@ -36,39 +37,43 @@ def read_segments(catalog: Catalog, since: datetime) -> set[str]:
 
 
 def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
-    """(vin, seq) of every entry accepted at or after `since` (UTC) that has ended."""
+    """VIN and seq of every entry that was accepted at or after `since` (UTC) and has ended."""
     rows = rows_of(catalog, OUTCOMES, where(GreaterThanOrEqual, "accepted_at", since), ("vin", "seq"))
     return {(row["vin"], row["seq"]) for row in rows}
 
 
 def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
-    """The data_ids of all data first seen at or after `since` (UTC; None: ever)."""
+    """The data_ids of all data first seen at or after `since` (UTC); None means all data."""
     row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
     return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
 
 
 def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
-    """Filter for the entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
-    first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
-    moments = And(where(GreaterThanOrEqual, instant, first), where(LessThan, instant, last))
-    return And(moments, In(term="seq", literals=seqs))  # PyIceberg turns a single literal into `EqualTo`
+    """A filter for the entries of the triggers with these seqs; `instant` is the column with the instant of acceptance.
+
+    A seq contains the instant, so the filter also bounds the instant; then only the partitions of these days are read.
+    """
+    start = datetime_of(min(seqs))
+    end = datetime_of(max(seqs)) + timedelta(milliseconds=1)
+    is_in_range = And(where(GreaterThanOrEqual, instant, start), where(LessThan, instant, end))
+    return And(is_in_range, In(term="seq", literals=seqs))  # PyIceberg turns a single literal into `EqualTo`
 
 
 def rows_of(
-    catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",), most: int | None = None
+    catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",), limit: int | None = None
 ) -> list[dict[str, Any]]:
-    """Main's rows that match the filter, at most `most`; none if the table does not exist.
+    """The rows of the table's main that match the filter, at most `limit`; empty if the table does not exist.
 
     Raises:
-        Permanent: it lacks a column, because it is newer or older than this code.
+        Permanent: the table lacks a column, because it is newer or older than this code.
     """
     try:
         loaded = catalog.load_table(table.identifier)
     except NoSuchTableError:  # nothing has been ingested yet
         return []
     try:
-        rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=most).to_arrow().to_pylist()
-    except ValueError:  # a column is missing
+        rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=limit).to_arrow().to_pylist()
+    except ValueError:  # PyIceberg raises it for a missing column
         require_known(loaded, table)
         raise
     return rows

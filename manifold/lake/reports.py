@@ -1,8 +1,8 @@
-"""The quality reports in their store: which exist, and the path of each. Reading one needs no Spark.
+"""The store of the quality reports: which reports exist, and the path of each. Needs no Spark.
 
 index.html                  every run, newest first; a stable address
 trends.html                 rows and broken rules over time, as charts of `quality_results`
-trends.json                 the version of that table that they show
+trends.json                 the version of `quality_results` that the charts show
 runs/<run>/index.html       one run: its state, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 runs/<run>/results/        Great Expectations' validation results, a JSON file per table
@@ -23,19 +23,19 @@ from manifold.lake.files import Files
 from manifold.settings import Settings
 
 INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
-TRENDS_OF = "trends.json"
+TRENDS_VERSION = "trends.json"
 AUDIT = "audit.json"
-STYLE = "static/bootstrap-4.6.2.min.css"  # the name has the version: pages of an earlier release keep theirs
-MAX_CONCURRENT_READS = 16  # an object store takes its time for each
+STYLE = "static/bootstrap-4.6.2.min.css"  # with the version in the name, pages of an earlier release keep their style sheet
+MAX_CONCURRENT_READS = 16  # concurrent, because an object store takes a round trip for each file
 
 
 class State(StrEnum):
     """State of an audited run."""
 
-    UNDECIDED = "not decided"  # it has passed, and is not published yet
+    UNDECIDED = "not decided"  # the run has passed the audit, and is not published yet
     PUBLISHED = "published"
-    OVERTAKEN = "overtaken"  # another run was published first, and none of its rows are in main
-    HELD_BACK = "held back"  # it breaks a rule of severity error
+    OVERTAKEN = "overtaken"  # another run was published first, so no row of this run is in main
+    HELD_BACK = "held back"  # the run breaks a rule of severity error
 
 
 def open_reports(settings: Settings) -> Files:
@@ -59,29 +59,31 @@ def audit_result_path(run_id: str) -> str:
 
 
 def kept_runs(reports: Files) -> list[dict[str, Any]]:
-    """The audit results of the runs that are kept, each with its `state`, newest first."""
+    """The audit results in the store, each with the `state` of its run, newest run first."""
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
-        return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
+        runs = list(_audit_results(pool.map(reports.read, paths)))
+    return sorted(runs, key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
 
 
 def drawn_version(reports: Files) -> str | None:
     """The version of `quality_results` that the charts show (`quality.version_of_results`); None if there are no charts."""
     try:
-        found = json.loads(reports.read(TRENDS_OF) or b"{}")
+        recorded = json.loads(reports.read(TRENDS_VERSION) or b"{}")
     except ValueError:
         return None
-    return found.get("version") if isinstance(found, dict) else None
+    return recorded.get("version") if isinstance(recorded, dict) else None
 
 
 def note_drawn(reports: Files, version: str) -> None:
-    """Record the version that the charts show, after they are written."""
-    reports.write(TRENDS_OF, json.dumps({"version": version}).encode())
+    """Record the version of `quality_results` that the charts show. Call this after the charts are written."""
+    reports.write(TRENDS_VERSION, json.dumps({"version": version}).encode())
 
 
-def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
-    """Yield the audit results that were not removed in the meantime. Earlier releases recorded no state."""
+def _audit_results(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
+    """Decode the contents of audit files; None stands for a file that was removed after it was listed."""
     for content in contents:
         if content is not None:
             run: dict[str, Any] = json.loads(content)
-            yield {"state": State.PUBLISHED if run["passed"] else State.HELD_BACK} | run
+            default_state = State.PUBLISHED if run["passed"] else State.HELD_BACK  # earlier releases recorded no state
+            yield {"state": default_state} | run

@@ -1,8 +1,9 @@
-"""A REST catalog with timeouts. PyIceberg's session has none and waits forever on a dead connection.
+"""A REST catalog with timeouts. PyIceberg's HTTP session has none, and waits forever on a dead connection.
 
-Such a wait costs a thread until the process ends, and a dispatcher has four for each kind of look-up. Object storage needs no
-timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. A private method is overridden, because
-PyIceberg offers no public access to the session before its first request. Can go when PyIceberg has a property for timeouts.
+Such a wait blocks a thread until the process ends, and a dispatcher has only four threads for each kind of look-up. Object
+storage needs no timeout here: Arrow's S3 client gives up on a silent store after some ten seconds. The class overrides a private
+method, because PyIceberg has no public access to the session before its first request. It can be removed when PyIceberg has a
+property for timeouts.
 """
 
 from functools import partial
@@ -18,8 +19,8 @@ from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_commit
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
-# Connecting takes a round trip or two, an answer milliseconds, a commit to a busy catalog seconds. A client that times out
-# loads the table again, and finds what was committed.
+# Connecting takes one or two round trips, a response milliseconds, a commit to a busy catalog seconds. A client whose commit
+# times out loads the table again, and thus learns whether the commit succeeded.
 DEFAULT_MS = {CONNECT: 10_000.0, ANSWER: 60_000.0}
 
 
@@ -39,16 +40,18 @@ class RestCatalogWithTimeouts(RestCatalog):
         return response
 
     def _config_headers(self, session: Session) -> None:
-        # PyIceberg calls this first with each new session, before it fetches a token or the configuration.
+        """Set the session's timeouts. PyIceberg calls this for each new session, before the first request on it."""
         super()._config_headers(session)
-        session.request = partial(session.request, timeout=(self._limit_s(CONNECT), self._limit_s(ANSWER)))  # type: ignore[method-assign]
+        timeout = (self._limit_s(CONNECT), self._limit_s(ANSWER))
+        session.request = partial(session.request, timeout=timeout)  # type: ignore[method-assign]
 
     def _limit_s(self, name: str) -> float:
-        given: Any = self.properties.get(name, DEFAULT_MS[name])
+        """The time limit of this property, or its default, in seconds."""
+        value: Any = self.properties.get(name, DEFAULT_MS[name])
         try:
-            limit_ms = float(given)
+            limit_ms = float(value)
         except ValueError:
-            limit_ms = 0
+            limit_ms = 0  # refused below
         if not 0 < limit_ms < float("inf"):
-            raise Permanent(f"{name}={given} in MANIFOLD_CATALOG_PROPERTIES is not a number of milliseconds: 60000 is a minute")
+            raise Permanent(f"{name}={value} in MANIFOLD_CATALOG_PROPERTIES is not a number of milliseconds: 60000 is a minute")
         return limit_ms / 1000

@@ -1,9 +1,9 @@
-"""Repeats reads of table files that were removed in the meantime, for example by compaction."""
+"""Retries reads of a table whose files were removed during the read, for example by compaction."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-MAX_ATTEMPTS = 3  # each with reloaded tables
+MAX_ATTEMPTS = 3
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -11,21 +11,23 @@ Find = Callable[[set[K], list[Exception]], Iterator[dict[K, V]]]
 
 
 def retry_missing_files(wanted: Iterable[K], find: Find[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
-    """Yield the pieces that `find` yields; if a file is gone, call it again for the rest, after `renew`.
+    """Yield the pieces that `find` yields for the wanted keys; retry for missing keys if a file was not found.
 
-    `find` gets the keys that are left, and a list to which it adds the failures that did not stop it.
+    `find` loads the table, gets the keys that are still missing, and appends errors to the list that it gets. `renew` is called
+    before each retry.
 
     Raises:
-        Exception: the first failure of the last attempt; everything readable was yielded before.
+        Exception: the first error of the last attempt; all keys that can be read were yielded before.
     """
-    left = set(wanted)
-    for number in range(1, MAX_ATTEMPTS + 1):
+    missing = set(wanted)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         failures: list[Exception] = []
-        for piece in find(left, failures):
-            left.difference_update(piece)
+        for piece in find(missing, failures):
+            missing.difference_update(piece)
             yield piece
-        if not failures or not left:
+        if not failures or not missing:
             return
-        if number == MAX_ATTEMPTS or not any(isinstance(failure, FileNotFoundError) for failure in failures):
+        is_file_gone = any(isinstance(failure, FileNotFoundError) for failure in failures)
+        if attempt == MAX_ATTEMPTS or not is_file_gone:
             raise failures[0]
         renew()

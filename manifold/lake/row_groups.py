@@ -1,8 +1,8 @@
-"""Rows that have one of many values in a column, read a few row groups at a time.
+"""Reads the rows that have one of many values in a column, a few row groups at a time.
 
-A PyIceberg scan loads every row group that may have such a row before it returns the first one, so its memory grows with
-the number of values and with the distance of their rows. Here files and row groups are chosen by the bounds in their metadata,
-and only a few MiB of a file's row groups are in memory at once.
+A PyIceberg scan loads every row group that may have a matching row before it returns the first row. Its memory therefore grows
+with the number of row groups over which the matching rows are spread. The classes here select files and row groups by the bounds
+in their metadata, and hold only a few MiB of row groups in memory at once.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,9 +26,10 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 from manifold.lake.grouping import grouped
 
-SCAN_BATCH_SIZE = 64  # values per scan, for a file that must be left to PyIceberg, which holds all their rows in memory
+# The maximum number of values per scan, for a file that only PyIceberg can read. A scan holds all matching rows in memory.
+SCAN_BATCH_SIZE = 64
 BUFFER_BYTES = 1 << 20
-Value = str | int  # a string, or an instant as microseconds since 1970
+Value = str | int  # a string, or an instant in microseconds since 1970
 
 
 class OpenFile:
@@ -43,17 +44,21 @@ class OpenFile:
         return self.parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def batches(self, groups: Sequence[int], column: str, *, rows: int, bytes_: int) -> Iterator[pa.Array]:
-        """Yield one column of these row groups, at most `rows` at a time. If it takes more than `bytes_`, parts are loaded."""
-        place, file = self.parquet.schema_arrow.get_field_index(column), self.parquet
-        stored = sum(file.metadata.row_group(group).column(place).total_compressed_size for group in groups)
-        if stored > bytes_:
+        """Yield one column of these row groups, in batches of at most `rows` values.
+
+        If the compressed column has at most `bytes_` bytes, it is loaded at once, otherwise in parts of `BUFFER_BYTES`.
+        """
+        file = self.parquet
+        index = file.schema_arrow.get_field_index(column)
+        compressed_bytes = sum(file.metadata.row_group(group).column(index).total_compressed_size for group in groups)
+        if compressed_bytes > bytes_:
             file = pq.ParquetFile(self._source, metadata=file.metadata, pre_buffer=False, buffer_size=BUFFER_BYTES)
         for batch in file.iter_batches(rows, row_groups=list(groups), columns=[column], use_threads=False):
             yield batch.column(0)
 
 
-class Places:
-    """Locates the rows of a table's main that have one of `values` in `column`."""
+class RowLookup:
+    """Finds the rows of a table's main branch that have one of `values` in `column`, called the matching rows below."""
 
     def __init__(self, table: IcebergTable, column: str, values: Iterable[Value]) -> None:
         self.table, self._column = table, column
@@ -61,85 +66,108 @@ class Places:
         self._field = table.schema().find_field(column)
 
     def files(self) -> list[FileScanTask]:
-        """The files that may have such rows, those with the lowest values first."""
+        """The files that may have matching rows, in order of their lower bounds; files without bounds come first."""
         if not self._values:
             return []
-        lowest, highest = (_literal(value) for value in (self._values[0], self._values[-1]))
+        lowest, highest = _literal(self._values[0]), _literal(self._values[-1])
         scan = self.table.scan(
             And(where(GreaterThanOrEqual, self._column, lowest), where(LessThanOrEqual, self._column, highest))
         )
-        bounded = [(self._bounds(task), task) for task in scan.plan_files()]
-        near = [(low, task) for (low, high), task in bounded if self._has_value(low, high)]
-        return [task for _, task in sorted(near, key=lambda each: (each[0] is not None, each[0]))]
+        candidates: list[tuple[Any, FileScanTask]] = []
+        for task in scan.plan_files():
+            lower, upper = self._bounds(task)
+            if self._may_match(lower, upper):
+                candidates.append((lower, task))
+        candidates.sort(key=lambda candidate: (candidate[0] is not None, candidate[0]))
+        return [task for _, task in candidates]
 
     @contextmanager
     def opened(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[OpenFile | None]:
-        """The open file; None if only PyIceberg can tell its rows: it has deletes, lacks a column, or is not Parquet."""
+        """Open a file for the block, to read these columns; None if only PyIceberg can read it.
+
+        These are files that have deletes, lack a column, or are not Parquet: read them by `scanned`.
+        """
         if task.delete_files or task.file.file_format != FileFormat.PARQUET:
             yield None
             return
         with self.table.io.new_input(task.file.file_path).open() as source:
             file = OpenFile(source)
-            yield file if {*columns, self._column} <= set(file.parquet.schema_arrow.names) else None
+            has_columns = {*columns, self._column} <= set(file.parquet.schema_arrow.names)
+            yield file if has_columns else None
 
     def groups(self, file: OpenFile, columns: Sequence[str], bytes_: int) -> Iterator[list[int]]:
-        """Yield the row groups that may have such rows, up to `bytes_` of these columns together, at least one."""
-        metadata, names = file.parquet.metadata, file.parquet.schema_arrow.names
-        places, mine = [names.index(column) for column in columns], names.index(self._column)
+        """Yield lists of row groups that may have matching rows.
 
-        def may_have(number: int) -> bool:
-            bounds = metadata.row_group(number).column(mine).statistics
-            return bounds is None or not bounds.has_min_max or self._has_value(_value(bounds.min), _value(bounds.max))
+        The given columns of the row groups in a list have at most `bytes_` uncompressed bytes; a larger row group is alone.
+        """
+        metadata = file.parquet.metadata
+        names = file.parquet.schema_arrow.names
+        key_index = names.index(self._column)
+        column_indices = [names.index(column) for column in columns]
 
-        def size_of(number: int) -> int:
-            group = metadata.row_group(number)
-            return sum(group.column(place).total_uncompressed_size for place in places)
+        def may_match(group: int) -> bool:
+            statistics = metadata.row_group(group).column(key_index).statistics
+            if statistics is None or not statistics.has_min_max:
+                return True
+            return self._may_match(_value(statistics.min), _value(statistics.max))
 
-        return grouped(filter(may_have, range(metadata.num_row_groups)), size_of, bytes_)
+        def size_of(group: int) -> int:
+            row_group = metadata.row_group(group)
+            return sum(row_group.column(index).total_uncompressed_size for index in column_indices)
+
+        return grouped(filter(may_match, range(metadata.num_row_groups)), size_of, bytes_)
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Read the rows with PyIceberg's own scan, for a few values at a time."""
+        """Yield the matching rows of a file by PyIceberg's own scans, each for up to `SCAN_BATCH_SIZE` values."""
         for start in range(0, len(self._values), SCAN_BATCH_SIZE):
-            some = In(term=self._column, literals={_literal(value) for value in self._values[start : start + SCAN_BATCH_SIZE]})
-            yield read_files(self.table, [task], columns, some)
+            values = self._values[start : start + SCAN_BATCH_SIZE]
+            row_filter = In(term=self._column, literals={_literal(value) for value in values})
+            yield read_files(self.table, [task], columns, row_filter)
 
     def rows(self, columns: Sequence[str], bytes_: int) -> Iterator[pa.Table]:
-        """Yield the rows with one of the values, in pieces of about `bytes_`; for small columns."""
+        """Yield the matching rows of all files, decoding about `bytes_` bytes at once. `column` must be a string column."""
         for task in self.files():
             with self.opened(task, columns) as file:
                 if file is None:
                     yield from self.scanned(task, columns)
                     continue
                 for groups in self.groups(file, columns, bytes_):
-                    rows = file.rows(groups, columns)
-                    yield rows.take(places_of(rows, self._column, self._values))
+                    candidates = file.rows(groups, columns)
+                    yield candidates.take(indices_of(candidates, self._column, self._values))
 
     def _bounds(self, task: FileScanTask) -> tuple[Any, Any]:
-        lower, upper = ((of or {}).get(self._field.field_id) for of in (task.file.lower_bounds, task.file.upper_bounds))
-        kind = self._field.field_type
-        if lower is None or upper is None or not isinstance(kind, PrimitiveType):
+        """The lower and upper bound of the column in a file; (None, None) if one of them is unknown."""
+        lower = (task.file.lower_bounds or {}).get(self._field.field_id)
+        upper = (task.file.upper_bounds or {}).get(self._field.field_id)
+        field_type = self._field.field_type
+        if lower is None or upper is None or not isinstance(field_type, PrimitiveType):
             return None, None
-        return from_bytes(kind, lower), from_bytes(kind, upper)
+        return from_bytes(field_type, lower), from_bytes(field_type, upper)
 
-    def _has_value(self, low: Any, high: Any) -> bool:
-        """Whether a value lies within bounds, which may be wider than the rows' own."""
-        return low is None or bisect_left(self._values, low) < bisect_right(self._values, high)
+    def _may_match(self, lower: Any, upper: Any) -> bool:
+        """Whether one of the values is within these inclusive bounds; true if the bounds are unknown (`lower` is None)."""
+        if lower is None:
+            return True
+        return bisect_left(self._values, lower) < bisect_right(self._values, upper)
 
 
-def places_of(rows: pa.Table, column: str, values: Iterable[Value]) -> pa.Array:
-    """The indices of the rows whose `column`, a string, is one of `values`."""
-    return pc.indices_nonzero(pc.is_in(rows[column], value_set=pa.array(values, rows.schema.field(column).type)))
+def indices_of(rows: pa.Table, column: str, values: Iterable[Value]) -> pa.Array:
+    """The indices of the rows whose string column `column` has one of these values."""
+    value_set = pa.array(values, rows.schema.field(column).type)
+    return pc.indices_nonzero(pc.is_in(rows[column], value_set=value_set))
 
 
 def micros(instants: pa.ChunkedArray) -> list[int]:
-    """Instants, none of them null, as microseconds since 1970."""
-    found: list[int] = instants.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-    return found
+    """Convert instants, none of them null, to microseconds since 1970."""
+    converted: list[int] = instants.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return converted
 
 
 def _value(bound: Any) -> Any:
+    """A bound from Parquet statistics as a `Value`: instants are converted to microseconds since 1970."""
     return datetime_to_micros(bound) if isinstance(bound, datetime) else bound
 
 
 def _literal(value: Value) -> str:
+    """A value as a literal of PyIceberg's filters: instants are converted to ISO 8601."""
     return micros_to_timestamptz(value).isoformat() if isinstance(value, int) else value

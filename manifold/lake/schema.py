@@ -1,4 +1,4 @@
-"""Iceberg declarations of the tables in `manifold.contracts.tables`: schema, types, partitions. Pure."""
+"""Converts the table definitions of `manifold.contracts.tables` to Iceberg schemas, types and partition specs."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -37,29 +37,32 @@ ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
 
 
 def iceberg_schema(table: Table) -> Schema:
-    """The Iceberg schema: fields numbered from 1 in the order of the definition; the key columns identify a row."""
-    nested = count(len(table.columns) + 1)
+    """The Iceberg schema of a table. Columns have the field ids 1, 2, …; the key columns are the identifier fields."""
+    nested_ids = count(len(table.columns) + 1)
     fields = [
-        NestedField(place, column.name, iceberg_type(column.type, nested), required=column.required, doc=column.meaning)
-        for place, column in enumerate(table.columns, start=1)
+        NestedField(field_id, column.name, iceberg_type(column.type, nested_ids), required=column.required, doc=column.meaning)
+        for field_id, column in enumerate(table.columns, start=1)
     ]
-    return Schema(*fields, identifier_field_ids=[f.field_id for f in fields if f.name in table.key])
+    return Schema(*fields, identifier_field_ids=[field.field_id for field in fields if field.name in table.key])
 
 
-def iceberg_type(of: pa.DataType, numbers: Iterator[int] | None = None) -> IcebergType:
-    """The Iceberg type; `numbers` are ids for nested fields, which the catalog replaces by its own."""
-    numbers = numbers or count(1)
-    if pa.types.is_list(of):
-        return ListType(element_id=next(numbers), element_type=iceberg_type(of.value_type, numbers), element_required=False)
-    if pa.types.is_struct(of):
-        inside = [NestedField(next(numbers), field.name, iceberg_type(field.type, numbers), required=False) for field in of]
-        return StructType(*inside)
-    return ICEBERG_TYPES[of]
+def iceberg_type(arrow_type: pa.DataType, field_ids: Iterator[int] | None = None) -> IcebergType:
+    """Convert an Arrow type to the Iceberg type.
+
+    `field_ids` yields ids for nested fields, by default 1, 2, …; the catalog replaces them when it creates the field.
+    """
+    ids = field_ids or count(1)
+    if pa.types.is_list(arrow_type):
+        return ListType(element_id=next(ids), element_type=iceberg_type(arrow_type.value_type, ids), element_required=False)
+    if pa.types.is_struct(arrow_type):
+        fields = [NestedField(next(ids), field.name, iceberg_type(field.type, ids), required=False) for field in arrow_type]
+        return StructType(*fields)
+    return ICEBERG_TYPES[arrow_type]
 
 
 def partition_spec(table: Table) -> PartitionSpec:
-    """Partition by the day of `table.day_of`; unpartitioned if it has none."""
+    """Partition by the day of the column `table.day_of`; unpartitioned if it is None."""
     if table.day_of is None:
         return PartitionSpec()
-    source = next(place for place, column in enumerate(table.columns, start=1) if column.name == table.day_of)
-    return PartitionSpec(PartitionField(source, FIRST_PARTITION_FIELD, DayTransform(), f"{table.day_of}_day"))
+    source_id = next(field_id for field_id, column in enumerate(table.columns, start=1) if column.name == table.day_of)
+    return PartitionSpec(PartitionField(source_id, FIRST_PARTITION_FIELD, DayTransform(), f"{table.day_of}_day"))

@@ -1,4 +1,7 @@
-"""Seals bytes with AES-256-GCM under a day key, whose id they contain. Their context is authenticated with them."""
+"""Seals bytes with AES-256-GCM under a day key. Sealed bytes contain the id of the key, and can be opened only in their context.
+
+The context, `about`, is the associated data of the encryption: `unseal` needs the same bytes as `seal`.
+"""
 
 import os
 from typing import NamedTuple
@@ -14,23 +17,26 @@ TAG = 16  # bytes
 
 
 class Broken(Permanent):
-    """The bytes are damaged, of another message, or were never sealed."""
+    """The bytes are damaged, belong to another message, or were never sealed."""
 
 
 class Sealed(NamedTuple):
     """The parts of sealed bytes."""
 
     key_id: str
-    header: bytes  # everything before the nonce; it is authenticated
+    header: bytes  # everything before the nonce; authenticated, not encrypted
     nonce: bytes
-    ciphertext: bytes  # with its tag
+    ciphertext: bytes  # includes the authentication tag
 
 
 def seal(plain: bytes, key_id: str, key: AESGCM, about: bytes) -> bytes:
-    """Seal the bytes: magic, length of the key's id, the id, nonce, ciphertext and tag."""
-    name = key_id.encode()
+    """Seal the bytes.
+
+    The result is a header, nonce, ciphertext and tag; the header is the magic number, the length of the key's id, and the id.
+    """
+    encoded_id = key_id.encode()
     nonce = os.urandom(NONCE)
-    header = MAGIC + bytes((len(name),)) + name
+    header = MAGIC + bytes((len(encoded_id),)) + encoded_id
     return header + nonce + key.encrypt(nonce, plain, header + about)
 
 
@@ -38,26 +44,28 @@ def parts_of(sealed: bytes) -> Sealed:
     """Split sealed bytes into their parts.
 
     Raises:
-        Broken: they were not sealed.
+        Broken: the bytes were not sealed, or are cut off.
     """
-    key_id, end = _named(sealed)
-    return Sealed(key_id, sealed[:end], sealed[end : end + NONCE], sealed[end + NONCE :])
+    key_id, header_end = _parse_header(sealed)
+    nonce_end = header_end + NONCE
+    return Sealed(key_id, sealed[:header_end], sealed[header_end:nonce_end], sealed[nonce_end:])
 
 
 def key_id_of(sealed: bytes) -> str:
     """The id of the key that opens the bytes.
 
     Raises:
-        Broken: they were not sealed.
+        Broken: the bytes were not sealed, or are cut off.
     """
-    return _named(sealed)[0]
+    key_id, _ = _parse_header(sealed)
+    return key_id
 
 
 def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
     """Open the bytes.
 
     Raises:
-        Broken: they are damaged, or of another context.
+        Broken: the bytes are damaged, or were sealed in another context.
     """
     try:
         return key.decrypt(parts.nonce, parts.ciphertext, parts.header + about)
@@ -65,14 +73,16 @@ def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
         raise Broken(f"sealed bytes under key {parts.key_id} are damaged, or of another message") from exc
 
 
-def _named(sealed: bytes) -> tuple[str, int]:
-    """The key's id, and the offset at which it ends."""
-    if len(sealed) <= len(MAGIC) or not sealed.startswith(MAGIC):
+def _parse_header(sealed: bytes) -> tuple[str, int]:
+    """The key's id, and the offset at which the header ends."""
+    length_offset = len(MAGIC)  # one byte, with the length of the id
+    if len(sealed) <= length_offset or not sealed.startswith(MAGIC):
         raise Broken("these bytes are not sealed: the magic number is missing")
-    end = len(MAGIC) + 1 + sealed[len(MAGIC)]
-    if len(sealed) < end + NONCE + TAG:
+    id_start = length_offset + 1
+    id_end = id_start + sealed[length_offset]
+    if len(sealed) < id_end + NONCE + TAG:
         raise Broken("sealed bytes are cut off")
     try:
-        return sealed[len(MAGIC) + 1 : end].decode("ascii"), end
+        return sealed[id_start:id_end].decode("ascii"), id_end
     except UnicodeDecodeError as exc:
         raise Broken("sealed bytes name no key") from exc

@@ -1,7 +1,7 @@
 """An SQL catalog (SQLite, PostgreSQL) that caches each table's metadata.
 
 PyIceberg parses the metadata file at every `load_table`: 25 ms with 1,000 snapshots, some fifty times per run.
-A metadata file never changes and each commit writes another, so its location tells whether the cached metadata is current.
+A metadata file never changes, and each commit writes a new one. So cached metadata is current if the location is unchanged.
 """
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -24,10 +24,10 @@ LOCATION = select(TABLES.c.metadata_location).where(
 
 
 class CachingSqlCatalog(SqlCatalog):
-    """A catalog with the same results as PyIceberg's own."""
+    """PyIceberg's SQL catalog with a cache of table metadata. It also records commits for lineage."""
 
     def __init__(self, name: str, **properties: str) -> None:
-        self._cached: dict[Identifier, tuple[str, TableMetadata]] = {}  # table → the location of its metadata, and the metadata
+        self._cached: dict[Identifier, tuple[str, TableMetadata]] = {}  # by table: location of the metadata file, and its content
         super().__init__(name, **properties)
 
     def load_table(self, identifier: str | Identifier) -> IcebergTable:
@@ -35,9 +35,10 @@ class CachingSqlCatalog(SqlCatalog):
         name = self.identifier_to_tuple(identifier)
         if name in self._cached:
             location, metadata = self._cached[name]
+            key = {"catalog": self.name, "namespace": ".".join(name[:-1]), "table": name[-1]}
             with self.engine.connect() as connection:
-                now = connection.scalar(LOCATION, {"catalog": self.name, "namespace": ".".join(name[:-1]), "table": name[-1]})
-            if now == location:
+                current_location = connection.scalar(LOCATION, key)
+            if current_location == location:
                 io = load_file_io({**self.properties, **metadata.properties}, location)
                 return IcebergTable(name, metadata, location, io, self)
         table = super().load_table(identifier)

@@ -1,4 +1,4 @@
-"""A folder of files by its URL, on a disk or in an object store, and durable writes to it."""
+"""Opens a folder by its URL, on a disk or in an object store, and writes files to it durably."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _S3_SCHEME = "s3://"
 
 
 def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
-    """Return the file system of `url` (`file://…` or `s3://bucket/…`) and the path of its root there. Touches nothing.
+    """Return the file system of `url` (`file://…` or `s3://bucket/…`), and the folder's path in it. Does not access the storage.
 
     Raises:
         ValueError: the URL is of an unknown kind.
@@ -27,11 +27,12 @@ def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
     if s3.endpoint:
         scheme, _, address = s3.endpoint.rpartition("://")
         options |= {"endpoint_override": address, "scheme": scheme or "https"}
-    return fs.S3FileSystem(**{name: value for name, value in options.items() if value}), url.removeprefix(_S3_SCHEME).rstrip("/")
+    nonempty = {name: value for name, value in options.items() if value}
+    return fs.S3FileSystem(**nonempty), url.removeprefix(_S3_SCHEME).rstrip("/")
 
 
 def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Table) -> None:
-    """Write the table to `path` below `root`, atomically and durably; until then, the old file stays.
+    """Write the table to `path` below `root`, atomically and durably. An existing file is replaced when the write is complete.
 
     Raises:
         OSError: the storage is unavailable, full, or refuses.
@@ -40,7 +41,7 @@ def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Tab
 
 
 def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes) -> None:
-    """Write `content` to `path` below `root`, atomically and durably.
+    """Write `content` to `path` below `root`, atomically and durably. An existing file is replaced when the write is complete.
 
     Raises:
         OSError: the storage is unavailable, full, or refuses.
@@ -49,13 +50,16 @@ def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes)
 
 
 def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any], object]) -> None:
-    """Write a file that appears whole or not at all, on a local disk synced and renamed."""
-    at = f"{root}/{path}"
-    if not isinstance(filesystem, fs.LocalFileSystem):  # an object appears when its upload is complete
-        with filesystem.open_output_stream(at) as sink:
+    """Write a file atomically; `fill` writes its content to a stream.
+
+    On a local disk, the content is written to a hidden file, synced, and renamed.
+    """
+    full_path = f"{root}/{path}"
+    if not isinstance(filesystem, fs.LocalFileSystem):  # object stores are atomic: an object appears once its upload is complete
+        with filesystem.open_output_stream(full_path) as sink:
             fill(sink)
         return
-    final = Path(at)
+    final = Path(full_path)
     final.parent.mkdir(parents=True, exist_ok=True)
     hidden = final.with_name(f".{final.name}.tmp")  # readers skip names that begin with a dot
     with hidden.open("wb") as file:
@@ -63,14 +67,14 @@ def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any]
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(final)
-    for folder in Path(path).parents:  # any of them may be new; the last one is the root
+    for folder in Path(path).parents:  # sync every folder up to the root, because each may have been created just now
         sync_folder(Path(root, folder))
 
 
 def sync_folder(folder: Path) -> None:
     """Make created and renamed files in `folder` survive a crash."""
-    fd = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        os.fsync(descriptor)
     finally:
-        os.close(fd)
+        os.close(descriptor)

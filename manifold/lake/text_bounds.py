@@ -1,33 +1,36 @@
 """Corrects PyIceberg's upper bounds of strings; importing this module applies the correction.
 
-The statistics of a file have an upper bound for each column: the greatest string, cut after 16 characters, with the last one
-incremented. PyIceberg 0.12 increments U+D7FF to a surrogate, which UTF-8 cannot encode, and fails: one message with such
-a string would make every later run fail.
+The statistics of a file have an upper bound for each string column: the greatest string, cut after 16 characters, with its last
+character incremented. PyIceberg 0.12 increments U+D7FF to a surrogate, which UTF-8 cannot encode, and then fails. Without the
+correction, one message with such a string would make every later run fail.
 """
 
 import sys
 
 from pyiceberg.utils import truncate
 
-LAST_BEFORE_HALVES, FIRST_AFTER = "\ud7ff", "\ue000"
-LAST = chr(sys.maxunicode)
+LAST_BEFORE_SURROGATES, FIRST_AFTER_SURROGATES = "\ud7ff", "\ue000"
+LAST_CHARACTER = chr(sys.maxunicode)
 
 
 def upper_bound(value: str, length: int | None) -> str | None:
-    """The least string of at most `length` characters that is not less than `value`, or than any string with the same prefix.
+    """An upper bound of `value` that has at most `length` characters; None if there is none.
 
-    None if there is none. A string of at most `length` characters is its own bound.
+    A value of at most `length` characters, and any value if `length` is None, is its own bound. The bound of a longer value is
+    its prefix with the last character incremented; it is also a bound of all other strings with this prefix.
     """
-    kept = value[:length]
-    if kept == value:
+    prefix = value[:length]
+    if prefix == value:
         return value
-    raisable = kept.rstrip(LAST)
-    if not raisable:
+    incrementable = prefix.rstrip(LAST_CHARACTER)  # the last character of Unicode cannot be incremented
+    if not incrementable:
         return None
-    last = raisable[-1]
-    return raisable[:-1] + (FIRST_AFTER if last == LAST_BEFORE_HALVES else chr(ord(last) + 1))
+    last = incrementable[-1]
+    successor = FIRST_AFTER_SURROGATES if last == LAST_BEFORE_SURROGATES else chr(ord(last) + 1)
+    return incrementable[:-1] + successor
 
 
 truncate.truncate_upper_bound_text_string = upper_bound  # type: ignore[assignment]  # callers pass arguments by position
-if writer := sys.modules.get("pyiceberg.io.pyarrow"):  # it has copied the function at its import
+# If this module is loaded already, it has imported PyIceberg's function by name, and must be corrected as well.
+if writer := sys.modules.get("pyiceberg.io.pyarrow"):
     writer.truncate_upper_bound_text_string = upper_bound  # type: ignore[attr-defined]

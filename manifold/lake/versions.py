@@ -5,19 +5,19 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import COMMON_PROPERTIES, MIGRATING, SCHEMA_VERSION, Table
 
-FIRST = 1  # version of a table without the property
+FIRST = 1  # the version of a table that lacks the property SCHEMA_VERSION
 
 
 def properties_at_birth(table: Table) -> dict[str, str]:
-    """The properties of a new table, with its version, so that it needs no migration."""
+    """The properties of a new table. They include the current schema version, so that the table needs no migration."""
     return COMMON_PROPERTIES | table.properties | {SCHEMA_VERSION: str(table.version)}
 
 
 def version_of(loaded: IcebergTable) -> int:
-    """The version to which the table was migrated, or is being migrated.
+    """The schema version that the table has, or to which it is being migrated.
 
     Raises:
-        Permanent: the property is not a number.
+        Permanent: the property with the version is not a number.
     """
     version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
     if not version.isascii() or not version.isdigit():
@@ -34,10 +34,10 @@ def is_migrating(loaded: IcebergTable) -> bool:
 
 
 def require_not_newer(loaded: IcebergTable, table: Table) -> None:
-    """Refuse a table that a newer release has changed.
+    """Refuse a table of a newer release.
 
     Raises:
-        Permanent: it is newer than this code.
+        Permanent: the table's version is newer than this code's.
     """
     version = version_of(loaded)
     if version > table.version:
@@ -48,15 +48,15 @@ def require_not_newer(loaded: IcebergTable, table: Table) -> None:
 
 
 def require_known(loaded: IcebergTable, table: Table) -> None:
-    """Refuse a table with which this code cannot work. An older table with which it can is left to `manifold lake migrate`.
+    """Refuse a table with which this code cannot work. A table that is only somewhat older is accepted, and can be migrated.
 
     Raises:
-        Permanent: it is newer than this code, or too old for it.
+        Permanent: the table is newer than this code, or too old for it.
     """
     require_not_newer(loaded, table)
     version = version_of(loaded)
     if is_migrating(loaded):
-        version -= 1  # the step to this version has not finished
+        version -= 1  # the migration step to this version is not complete
     if version < table.oldest:
         raise Permanent(
             f"{table.identifier} is of schema version {version}, and this release needs version {table.oldest} or newer: run "

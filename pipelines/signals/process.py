@@ -132,7 +132,7 @@ def _process_batches(catalog: Catalog, processing: Processing, snapshot_id: int,
     for batch in scan.to_arrow_batch_reader():
         for start in range(0, batch.num_rows, ROW_BATCH_SIZE):
             raw = batch.slice(start, ROW_BATCH_SIZE)
-            processed = processing.made_of(raw["seq"].to_pylist(), raw["payload"].to_pylist())
+            processed = processing.results_of(raw["seq"].to_pylist(), raw["payload"].to_pylist())
             columns = [processed[name] if name in processed.schema.names else raw[name] for name in schema.names]
             yield pa.table(columns, names=schema.names).cast(schema)
 

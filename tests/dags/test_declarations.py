@@ -16,7 +16,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
 from dags._defaults import REBUILT
-from dags._ingest import DRIVER
+from dags._ingest import DRIVER_OPTIONS
 from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
@@ -122,7 +122,7 @@ def test_spark_tasks_take_the_master_from_the_connection(dag: DAG) -> None:
     for task in dag.tasks:
         if isinstance(task, SparkSubmitOperator):
             assert isinstance(task, SparkJob), f"{task.task_id}: make it with spark_job"
-            assert task.site == "spark_default", f"{task.task_id}: use the connection spark_default"
+            assert task.spark_conn_id == "spark_default", f"{task.task_id}: use the connection spark_default"
             assert not task.conf, f"{task.task_id}: Spark's configuration belongs to the site: a conf of ours would hide its own"
             assert task.pool == Settings().spark_pool, f"{task.task_id}: give it the pool whose slots bound Spark"
             assert Path(task.application).is_file(), f"{task.task_id}: {task.application} is not there"
@@ -144,7 +144,7 @@ def test_ingest_stages_run_in_order(bag: DagBag, dag_id: str) -> None:
 @pytest.mark.parametrize("dag_id", ["ingest_archives", "backfill_archives"])
 def test_spark_jobs_of_an_ingest_get_jvm_options_for_its_size(bag: DagBag, dag_id: str) -> None:
     jobs = {task.task_id: task.java_options for task in bag.dags[dag_id].tasks if isinstance(task, SparkJob)}
-    assert jobs == dict.fromkeys(("ingest", "populate"), DRIVER)
+    assert jobs == dict.fromkeys(("ingest", "populate"), DRIVER_OPTIONS)
 
 
 def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:

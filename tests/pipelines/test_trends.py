@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.tables import QUALITY, SEGMENTS
-from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
+from manifold.lake.reports import TRENDS, TRENDS_VERSION, open_reports
 from manifold.settings import Settings
 from pipelines.ingest.ledger import PRUNED_BEFORE
 from pipelines.ingest.trends import draw_trends, refresh_trends, trends_if_held_back
@@ -86,7 +86,7 @@ def ledger_row(run: int) -> dict[str, object]:
 
 def test_a_corrupt_note_does_not_prevent_drawing(catalog: Catalog, settings: Settings) -> None:
     for spoilt in (b"{", b"[]", b"\xff"):
-        open_reports(settings).write(TRENDS_OF, spoilt)
+        open_reports(settings).write(TRENDS_VERSION, spoilt)
         assert draw_trends(settings, now=NOON)
 
 

@@ -1,6 +1,7 @@
-"""Parses the messages of segments into Arrow batches, with the parsers of the ingress services, so that both agree.
+"""Parses the messages of segments into Arrow batches.
 
-Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's workers. A row with a `reason` is refused.
+The parsers are those of the ingress services, so that services and pipelines accept the same messages. All functions are pure
+functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's workers. A row with a `reason` is a refused message.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from manifold.archive.parsing.processing import PROCESSED, Processing
 from manifold.archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
 from manifold.contracts.envelope import Stream
 
-# The parser of each stream that yields a row, or a reason, for every message.
+# The parser of each stream. It yields at least one row for every message; the row of a refused message has a `reason`.
 PARSERS: Mapping[Stream, Parser] = {
     Stream.TRIGGER: triggers,
     Stream.DATA: data,

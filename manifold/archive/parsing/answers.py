@@ -13,15 +13,15 @@ ANSWERS = pa.schema(
         *COMMON,
         ("vin", pa.string()),
         ("campaign", pa.string()),
-        ("release", pa.int64()),  # the seq of the message that it answers
+        ("release", pa.int64()),  # the seq of the message that the vehicle answers
         ("status", pa.string()),
-        ("answer_reason", pa.string()),  # the vehicle's; null if it gave none
+        ("answer_reason", pa.string()),  # the reason given by the vehicle, or null
     ]
 )
 
 
 def answers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each answer, accepted or refused."""
+    """Parse the stream into one row per message, accepted or refused."""
     return rows_of_messages(messages, ANSWERS, lambda row: [_row(row, validated(_content, row, limits))])
 
 

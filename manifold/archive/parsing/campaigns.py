@@ -1,4 +1,4 @@
-"""Orders of people and of the campaigner: messages of the stream `campaign`."""
+"""Orders to campaigns, from people and from the campaigner: messages of the stream `campaign`."""
 
 import hashlib
 from collections.abc import Iterator
@@ -29,18 +29,18 @@ CAMPAIGNS = pa.schema(
         ("epoch", pa.int64()),
         ("seen", pa.int64()),
         ("record", pa.binary()),
-        ("data_id", pa.string()),  # of an order with a plan, as the next three
+        ("data_id", pa.string()),  # this column and the next three are null unless the order has a plan
         ("plan", pa.string()),
         ("plan_sha256", pa.string()),
         ("tzdata", pa.string()),
-        ("targets", pa.list_(TARGET)),  # each vehicle that the order lists, once
+        ("targets", pa.list_(TARGET)),  # the vehicles that the order lists, without duplicates
     ]
 )
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 def campaigns(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each order, accepted or refused."""
+    """Parse the stream into one row per message, accepted or refused."""
     return rows_of_messages(messages, CAMPAIGNS, lambda row: [_row(row, validated(_content, row, limits))])
 
 
@@ -50,24 +50,28 @@ def _content(row: Row, _limits: Limits) -> Command | Refused:
     return decode(row["payload"])
 
 
-def _row(row: Row, said: Command | Refused) -> Row:
-    if isinstance(said, Refused):
-        return refused(row, said.reason)
-    columns = {name: getattr(said, name) for name in ("campaign", "by", "if_version", "epoch", "seen")}
-    columns |= {name: getattr(said, name, None) for name in ("wave", "rule")}
-    columns |= {"do": str(said.__struct_config__.tag), "why": said.why or None, "record": row["payload"]}
-    counts = getattr(said, "counts", {})
+def _row(row: Row, order: Command | Refused) -> Row:
+    if isinstance(order, Refused):
+        return refused(row, order.reason)
+    columns = {name: getattr(order, name) for name in ("campaign", "by", "if_version", "epoch", "seen")}
+    columns |= {name: getattr(order, name, None) for name in ("wave", "rule")}  # only some kinds of orders have these
+    columns |= {"do": str(order.__struct_config__.tag), "why": order.why or None, "record": row["payload"]}
+    counts = getattr(order, "counts", {})
     columns["counts"] = _canonical(counts).decode() if counts else None
-    listed = _listed(said)
-    flags = are_iso_3779(pa.array([target.vin for target in listed], pa.string())).tolist()
-    columns["targets"] = [
-        msgspec.structs.asdict(target) | {"vin_is_iso_3779": flag} for target, flag in zip(listed, flags, strict=True)
-    ]
-    return common(row) | columns | (_plan(said) if isinstance(said, Propose | Amend) else {})
+    columns["targets"] = _target_rows(_targets_of(order))
+    if isinstance(order, Propose | Amend):
+        columns |= _plan_columns(order)
+    return common(row) | columns
 
 
-def _plan(order: Propose | Amend) -> Row:
-    plan, data_id = _canonical(order.plan), order.plan.get("data_id")
+def _target_rows(targets: list[Target]) -> list[Row]:
+    flags = are_iso_3779(pa.array([target.vin for target in targets], pa.string())).tolist()
+    return [msgspec.structs.asdict(target) | {"vin_is_iso_3779": flag} for target, flag in zip(targets, flags, strict=True)]
+
+
+def _plan_columns(order: Propose | Amend) -> Row:
+    plan = _canonical(order.plan)
+    data_id = order.plan.get("data_id")
     return {
         "plan": plan.decode(),
         "plan_sha256": hashlib.sha256(plan).hexdigest(),
@@ -76,24 +80,39 @@ def _plan(order: Propose | Amend) -> Row:
     }
 
 
-def _listed(order: Command) -> list[Target]:
-    """The vehicles that an order lists, each once; those that a plan names for a wave first. The plan may be invalid."""
-    listed = list(order.targets) if isinstance(order, AddTargets) else []
-    if isinstance(order, Propose | Amend):
-        waves = order.plan.get("waves")
-        for wave in waves if isinstance(waves, list) else ():
-            listed += (Target(vin, wave=_text(wave.get("name"))) for vin in _vins(wave)) if isinstance(wave, dict) else ()
-        listed += (Target(vin) for vin in _vins(order.plan.get("targets")))
-    once: dict[str, Target] = {}
-    for target in listed:
-        once.setdefault(target.vin, target)
-    return list(once.values())
+def _targets_of(order: Command) -> list[Target]:
+    """The targets that an order lists, without duplicates: of several for one vehicle, the first one.
+
+    Targets that a plan lists in a wave come before its other targets.
+    """
+    targets: list[Target] = []
+    if isinstance(order, AddTargets):
+        targets += order.targets
+    elif isinstance(order, Propose | Amend):
+        targets += _wave_targets(order.plan.get("waves"))
+        targets += [Target(vin) for vin in _vins_in(order.plan.get("targets"))]
+    first_by_vin: dict[str, Target] = {}
+    for target in targets:
+        first_by_vin.setdefault(target.vin, target)
+    return list(first_by_vin.values())
 
 
-def _vins(part: Any) -> list[str]:
+def _wave_targets(waves: Any) -> list[Target]:
+    """The targets that the waves of a plan list. The plan may be invalid, so every type is checked."""
+    if not isinstance(waves, list):
+        return []
+    targets: list[Target] = []
+    for wave in waves:
+        if isinstance(wave, dict):
+            name = wave.get("name")
+            wave_name = name if isinstance(name, str) else None
+            targets += [Target(vin, wave=wave_name) for vin in _vins_in(wave)]
+    return targets
+
+
+def _vins_in(part: Any) -> list[str]:
+    """The valid VINs in the field `vins` of this part of a plan, which may be invalid."""
     vins = part.get("vins") if isinstance(part, dict) else None
-    return [vin for vin in vins if isinstance(vin, str) and is_vin(vin)] if isinstance(vins, list) else []
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    if not isinstance(vins, list):
+        return []
+    return [vin for vin in vins if isinstance(vin, str) and is_vin(vin)]

@@ -17,7 +17,7 @@ COMMON = [
     pa.field("received_at", INSTANT),
     pa.field("topic", pa.string()),
     pa.field("reason", pa.string()),
-    pa.field("message", pa.binary()),  # the payload of a message that is, or may be, refused
+    pa.field("message", pa.binary()),  # the payload of a refused message, and of inline data, which may be refused later
 ]
 
 
@@ -27,7 +27,7 @@ class Limits:
 
     max_ids: int
     max_data_bytes: int
-    inline: str = "base64"  # encoding of inline data in triggers that no recorder has received
+    inline: str = "base64"  # default encoding of inline data, for triggers that no recorder has received
 
 
 Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
@@ -36,7 +36,10 @@ Parsed = TypeVar("Parsed")
 
 
 def validated(validate: Callable[[Row, Limits], Parsed | Refused], row: Row, limits: Limits) -> Parsed | Refused:
-    """Validate a row. An exception refuses only this message."""
+    """Validate a row: return what `validate` returns, or why the message is refused.
+
+    A row with `refused_because` was refused before, and is not validated. An unexpected exception refuses only this message.
+    """
     if row["refused_because"]:
         return Refused(row["refused_because"])
     try:
@@ -57,7 +60,7 @@ def refused(row: Row, reason: str) -> Row:
 
 
 def text(value: str | None) -> str | None:
-    """Text that UTF-8 can encode: JSON escapes can name half of a surrogate pair."""
+    """The text with characters replaced that UTF-8 cannot encode: JSON escapes can spell half of a surrogate pair."""
     return None if value is None else value.encode("utf-8", "replace").decode()
 
 
@@ -69,11 +72,13 @@ def batches(messages: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of_messages(messages: pa.Table, schema: pa.Schema, rows_of: Callable[[Row], Iterable[Row]]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that `rows_of` makes of each message, in batches of some megabytes of messages."""
+    """Yield the rows that `rows_of` makes of each message, in one batch for every few megabytes of messages."""
     for batch in batches(messages):
-        yield _batch_of([made for row in batch.to_pylist() for made in rows_of(row)], schema)
+        rows = [row for message in batch.to_pylist() for row in rows_of(message)]
+        yield _batch_of(rows, schema)
 
 
 def _batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
     """Convert rows to Arrow; missing columns are null."""
-    return pa.RecordBatch.from_arrays([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -30,14 +30,14 @@ _BRIEF = [
     *COMMON,
     pa.field("kind", pa.string()),
     pa.field("client_id", pa.string()),
-    pa.field("key", pa.string()),  # of a write
+    pa.field("key", pa.string()),  # only writes have a key
     pa.field("applied", pa.bool_()),
-    pa.field("acked_seq", pa.int64()),  # of a rewind: the seq before the first one sent again
-    pa.field("epoch", pa.int64()),  # of a rewind: its own seq
+    pa.field("acked_seq", pa.int64()),  # a rewind has the seq before the first message that is sent again
+    pa.field("epoch", pa.int64()),  # a rewind has its own seq
     pa.field("acked_ms", pa.int64()),
 ]
 ECQ_BRIEF = pa.schema(_BRIEF)
-ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
+ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # only writes have a payload
 
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -46,10 +46,11 @@ def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """As `ecq`, without the messages' bytes."""
+    """Parse the stream as `ecq` does, but without payloads: `message` is null, and there is no column `payload`."""
     for batch in ecq(messages, limits):
-        place = batch.schema.get_field_index("message")
-        yield batch.set_column(place, ECQ_BRIEF.field(place), pa.nulls(batch.num_rows, pa.binary())).select(ECQ_BRIEF.names)
+        index = batch.schema.get_field_index("message")
+        without_message = batch.set_column(index, ECQ_BRIEF.field(index), pa.nulls(batch.num_rows, pa.binary()))
+        yield without_message.select(ECQ_BRIEF.names)
 
 
 def _content(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
@@ -67,11 +68,13 @@ def _row(row: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
         case Refused():
             return refused(row, content.reason)
         case Append():
-            of = {"kind": EcqKind.WRITE.value, "key": content.key, "payload": content.payload, "applied": bool(row["applied"])}
+            is_applied = bool(row["applied"])
+            columns = {"kind": EcqKind.WRITE.value, "key": content.key, "payload": content.payload, "applied": is_applied}
         case Rewind():
-            at_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
-            of = {"kind": EcqKind.REWOUND.value, "acked_seq": content.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
+            acked_seq = content.first_seq - 1
+            received_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
+            columns = {"kind": EcqKind.REWOUND.value, "acked_seq": acked_seq, "epoch": row["seq"], "acked_ms": received_ms}
         case EcqAck():
             kind = EcqKind.EXPIRED if content.is_expired else EcqKind.ACKNOWLEDGED
-            of = {"kind": kind.value, "acked_seq": content.seq, "epoch": content.epoch, "acked_ms": content.acked_ms}
-    return common(row) | {"client_id": content.client_id} | of
+            columns = {"kind": kind.value, "acked_seq": content.seq, "epoch": content.epoch, "acked_ms": content.acked_ms}
+    return common(row) | {"client_id": content.client_id} | columns

@@ -1,4 +1,4 @@
-"""Triggers, data, and outcomes of fanout entries."""
+"""Messages of the streams `trigger`, `data` and `outcome`."""
 
 from collections.abc import Iterator
 
@@ -24,9 +24,9 @@ TRIGGERS = pa.schema(
         ("data_id", pa.string()),
         ("applied", pa.bool_()),
         ("vins", pa.list_(pa.string())),
-        ("vins_are_iso_3779", pa.bool_()),  # all of them, or none
+        ("vins_are_iso_3779", pa.bool_()),  # true: all VINs of the row are valid; false: none of them is
         ("has_data", pa.bool_()),
-        ("wave", pa.int64()),  # of a campaign, as the next two
+        ("wave", pa.int64()),  # this column and the next two are null unless the trigger belongs to a campaign
         ("step", pa.int64()),
         ("until_ms", pa.int64()),
     ]
@@ -47,27 +47,29 @@ OUTCOMES = pa.schema(
 
 
 def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Parse triggers: one row for each accepted trigger and up to 10,000 of its VINs, and one for each refused message.
+    """Parse triggers.
 
-    VINs by ISO 3779 and others are in rows of their own. A duplicate yields no VINs, and a row only if it has data, which was
-    published again.
+    A refused message yields one row. An accepted trigger yields a row for every `IDS_PER_ROW` VINs, with VINs that conform to
+    ISO 3779 and other VINs in separate rows. A duplicate of an earlier trigger yields a row without VINs if it has inline data,
+    because that data was published again; otherwise it yields no row.
     """
     for batch in rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))):
         yield from _by_iso_3779(batch)
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """As `triggers`, but only the refused ones."""
+    """Parse triggers as `triggers` does, but yield only the rows of refused messages."""
     for batch in triggers(messages, limits):
         yield batch.filter(pc.is_valid(batch["reason"]))
 
 
 def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Extract the inline data of accepted triggers, including duplicates; messages that cannot have any are not parsed."""
+    """Extract the inline data of accepted triggers, including duplicates. Messages without the key `data` are not parsed."""
     payload = messages["payload"]
-    # The JSON key "data" is written literally, or with an escape.
-    perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
-    return rows_of_messages(messages.filter(perhaps), DATA, lambda row: _inline_rows(row, validated(_trigger, row, limits)))
+    # A trigger with inline data has the JSON key "data", spelled literally or with an escape, which needs a backslash.
+    may_have_data = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
+    candidates = messages.filter(may_have_data)
+    return rows_of_messages(candidates, DATA, lambda row: _inline_rows(row, validated(_trigger, row, limits)))
 
 
 def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -90,16 +92,21 @@ def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
 def _outcome_row(row: Row, record: OutcomeRecord | Refused) -> Row:
     if isinstance(record, Refused):
         return refused(row, record.reason)
-    columns = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
-    return (
-        common(row) | columns | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
-    )
+    return common(row) | {
+        "vin": record.vin,
+        "entry_seq": record.seq,
+        "outcome": record.outcome.value,
+        "dispatched_ms": record.dispatched_ms,
+        "ended_ms": record.ended_ms,
+        "attempts": record.attempts,
+        "said": text(record.reason),
+    }
 
 
 def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
     is_release = row["topic"] == RELEASE
     if row["topic"] not in TRIGGER_TOPICS and not is_release:
-        return _unknown(row)
+        return _unknown_topic(row)
     inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
     sizes = {"max_ids": limits.max_ids, "max_data_bytes": limits.max_data_bytes}
     return parse_trigger(row["payload"], **sizes, inline=inline, is_release=is_release)
@@ -107,7 +114,9 @@ def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
 
 def _data(row: Row, limits: Limits) -> Data | Refused:
     data_id = data_id_of(row["topic"])
-    return _unknown(row) if data_id is None else parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
+    if data_id is None:
+        return _unknown_topic(row)
+    return parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
 
 
 def _data_row(row: Row, parsed: Data | Refused) -> Row:
@@ -140,23 +149,31 @@ def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
 
 
 def _by_iso_3779(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Set `vins_are_iso_3779`; a row whose VINs are of both kinds becomes two."""
+    """Split the rows by validity of their VINs, and set `vins_are_iso_3779`.
+
+    Yields a batch of the rows with valid VINs and one of the rows with invalid VINs; a row that has both is in both batches, each
+    time with only the VINs of that batch. Rows without VINs (refused messages and duplicates) are in the first batch.
+    """
     lists = batch["vins"]
-    vins, row_of = lists.flatten(), pc.list_parent_indices(lists)
+    vins = lists.flatten()
+    row_of_vin = pc.list_parent_indices(lists)
     flags = are_iso_3779(vins)
     if flags.all():
-        yield _with_vins(batch, lists, are_valid=True)
+        yield _replace_vins(batch, lists, are_valid=True)
         return
-    has_none = np.bincount(row_of, minlength=len(batch)) == 0  # a refused message, or a duplicate
+    has_no_vins = np.bincount(row_of_vin, minlength=len(batch)) == 0
     for are_valid in (True, False):
-        wanted = pa.array(flags == are_valid)
-        counts = np.bincount(row_of.filter(wanted), minlength=len(batch))
-        ends = pa.array(np.cumsum([0, *counts]), pa.int32())
-        made = _with_vins(batch, pa.ListArray.from_arrays(ends, vins.filter(wanted)), are_valid=are_valid)
-        yield made.filter(pa.array((counts > 0) | (has_none & are_valid)))
+        selected = pa.array(flags == are_valid)
+        counts = np.bincount(row_of_vin.filter(selected), minlength=len(batch))  # selected VINs per row
+        offsets = pa.array(np.cumsum([0, *counts]), pa.int32())
+        selected_lists = pa.ListArray.from_arrays(offsets, vins.filter(selected))
+        is_kept = counts > 0
+        if are_valid:
+            is_kept |= has_no_vins
+        yield _replace_vins(batch, selected_lists, are_valid=are_valid).filter(pa.array(is_kept))
 
 
-def _with_vins(batch: pa.RecordBatch, lists: pa.ListArray, *, are_valid: bool) -> pa.RecordBatch:
+def _replace_vins(batch: pa.RecordBatch, lists: pa.ListArray, *, are_valid: bool) -> pa.RecordBatch:
     columns = {"vins": lists, "vins_are_iso_3779": pa.repeat(pa.scalar(are_valid), len(batch))}
     return pa.RecordBatch.from_arrays([columns.get(name, batch[name]) for name in batch.schema.names], schema=batch.schema)
 
@@ -165,5 +182,5 @@ def _is_duplicate(row: Row) -> bool:
     return any(name == DUPLICATE_OF for name, _ in row["headers"] or ())
 
 
-def _unknown(row: Row) -> Refused:
+def _unknown_topic(row: Row) -> Refused:
     return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")

@@ -19,27 +19,28 @@ from manifold.lake.sealing import Broken
 from manifold.settings import Settings
 
 _LISTS = [XRAY_PROCESSED.arrow_schema.field(name).remove_metadata() for name in ("readings", "anomalies")]
-MADE = pa.schema(
+RESULTS = pa.schema(
     [*_LISTS, pa.field("anomaly_types", pa.string()), pa.field("rules", pa.int32()), pa.field("problem", pa.string())]
 )
-PROCESSED = pa.schema([*SIGNALS, *MADE])
+PROCESSED = pa.schema([*SIGNALS, *RESULTS])
 
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """A parser that opens and processes payloads: one row per message, with the columns of `signals` and the results.
+    """A parser that opens and processes payloads. It yields one row per message, with the columns `SIGNALS` and `RESULTS`.
 
-    Thus each message is read only once for the raw signal and its results.
+    With both in one row, a message is read only once for the raw signal and its results.
     """
 
-    keys: DayKeys | None  # None: no usable key ring
+    keys: DayKeys | None  # None if there is no usable key ring
     bounds: Bounds
 
     @classmethod
     def of(cls, settings: Settings) -> "Processing":
         """Build the parser with the keys and bounds of the settings.
 
-        Without a usable key ring, payloads stay unread and the rows say so: other streams of a run need no keys.
+        Without a usable key ring, the parser leaves payloads unread, and each row names this problem. It does not fail, because
+        the other streams of the run need no keys.
         """
         try:
             keys = DayKeys.of(settings)
@@ -48,42 +49,51 @@ class Processing:
         return cls(keys, read_bounds(settings.signals_bounds))
 
     def __call__(self, messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-        """Yield the rows.
+        """Yield the rows of these messages. The results of a refused message are null.
 
         Raises:
             OSError: the storage of keys failed.
         """
         for part in batches(messages):
             parsed = raw_records(part, limits)
-            places = [place for place, one in enumerate(parsed) if isinstance(one, RawRecord)]
-            sealed = [one.sealed for one in parsed if isinstance(one, RawRecord)]
-            made = self.made_of(part["seq"].take(pa.array(places, pa.int64())).to_pylist(), sealed)
-            if len(places) < len(parsed):
-                of_each: list[int | None] = [None] * len(parsed)
-                for row, place in enumerate(places):
-                    of_each[place] = row
-                made = made.take(pa.array(of_each, pa.int64()))
-            yield pa.RecordBatch.from_arrays([*signal_rows(part, parsed).columns, *made.columns], schema=PROCESSED)
+            accepted = [index for index, record in enumerate(parsed) if isinstance(record, RawRecord)]
+            sealed = [record.sealed for record in parsed if isinstance(record, RawRecord)]
+            seqs = part["seq"].take(pa.array(accepted, pa.int64())).to_pylist()
+            results = self.results_of(seqs, sealed)
+            if len(accepted) < len(parsed):
+                # One row per message: `take` turns an index of None into a row of nulls.
+                result_index: list[int | None] = [None] * len(parsed)
+                for row, index in enumerate(accepted):
+                    result_index[index] = row
+                results = results.take(pa.array(result_index, pa.int64()))
+            yield pa.RecordBatch.from_arrays([*signal_rows(part, parsed).columns, *results.columns], schema=PROCESSED)
 
-    def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
-        """Build a row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
+    def results_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
+        """Process sealed payloads, each of the message with the seq at the same index; return a row (`RESULTS`) for each.
+
+        A row has readings, anomalies and the version of the rules. If a payload cannot be opened, it has the problem instead of
+        readings and anomalies.
 
         Raises:
             OSError: the storage of keys failed.
         """
-        made = [self._opened(seq, one) for seq, one in zip(seqs, sealed, strict=True)]
-        data, readings, anomalies = [one for one, _ in made], MADE.field("readings").type, MADE.field("anomalies").type
+        processed: list[ProcessedData] = []
+        problems: list[str | None] = []
+        for seq, payload in zip(seqs, sealed, strict=True):
+            data, problem = self._process(seq, payload)
+            processed.append(data)
+            problems.append(problem)
         columns = {
-            "readings": lists_of([one.readings for one in data], Reading, readings),
-            "anomalies": lists_of([one.anomalies for one in data], Anomaly, anomalies),
-            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in one.anomalies})) for one in data],
-            "rules": [RULES] * len(made),
-            "problem": [problem for _, problem in made],
+            "readings": lists_of([data.readings for data in processed], Reading, RESULTS.field("readings").type),
+            "anomalies": lists_of([data.anomalies for data in processed], Anomaly, RESULTS.field("anomalies").type),
+            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in data.anomalies})) for data in processed],
+            "rules": [RULES] * len(processed),
+            "problem": problems,
         }
-        return batch(columns, MADE, len(made))
+        return batch(columns, RESULTS, len(processed))
 
-    def _opened(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
-        """Return the processed data and the problem, or None."""
+    def _process(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
+        """Open and process one payload; return the processed data and None, or no data and the problem."""
         if self.keys is None:
             return NO_DATA, "the key ring cannot be read"
         try:

@@ -17,14 +17,14 @@ _HEX_256 = re.compile(r"[0-9a-f]{64}")
 _EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1
 _MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
 
-_OF_DEVICE = [
+_DEVICE_COLUMNS = [
     *COMMON,
-    pa.field("digest", pa.string()),  # of a refused message: the same for every redelivery
+    pa.field("digest", pa.string()),  # only refused messages have it; every redelivery of a message has the same digest
     pa.field("device_id", pa.string()),
 ]
 SIGNALS = pa.schema(
     [
-        *_OF_DEVICE,
+        *_DEVICE_COLUMNS,
         pa.field("captured_us", pa.int64()),
         *(pa.field(name, pa.string()) for name in ("content_digest", "schema_version", "correlation_id", "idempotency_key")),
         *(pa.field(name, pa.float64()) for name in _MEASURED),
@@ -34,7 +34,7 @@ SIGNALS = pa.schema(
 )
 STATUSES = pa.schema(
     [
-        *_OF_DEVICE,
+        *_DEVICE_COLUMNS,
         pa.field("seen_us", pa.int64()),
         pa.field("status", pa.string()),
         pa.field("correlation_id", pa.string()),
@@ -52,17 +52,18 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 def signal_rows(messages: pa.RecordBatch, parsed: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
     """Build the rows of messages that are already parsed."""
     columns = fields_of(parsed, RawRecord)
-    sealed = columns.pop("sealed")
-    key_ids = [None if one is None else key_id_of(one) for one in sealed]
-    return rows_of(messages, parsed, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
+    sealed_payloads = columns.pop("sealed")
+    key_ids = [None if sealed is None else key_id_of(sealed) for sealed in sealed_payloads]
+    return rows_of(messages, parsed, {**columns, "payload": sealed_payloads, "key_id": key_ids}, SIGNALS, _refused_row)
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse status messages into one row per message, accepted or refused."""
     for part in batches(messages):
         parsed = validate_all(_status, part, limits)
-        digests = [status_digest(one) if isinstance(one, StatusRecord) else None for one in parsed]
-        yield rows_of(part, parsed, {**fields_of(parsed, StatusRecord), "content_digest": digests}, STATUSES, _refused)
+        digests = [status_digest(record) if isinstance(record, StatusRecord) else None for record in parsed]
+        columns = {**fields_of(parsed, StatusRecord), "content_digest": digests}
+        yield rows_of(part, parsed, columns, STATUSES, _refused_row)
 
 
 def raw_records(messages: pa.RecordBatch, limits: Limits) -> list[RawRecord | Refused]:
@@ -80,7 +81,7 @@ def _raw(row: Row, _: Limits) -> RawRecord | Refused:
         return Refused(f"not a valid record of a signal: {exc}; its payload must be sealed")
     if not _HEX_256.fullmatch(record.content_digest):
         return Refused("not a valid record of a signal: content_digest is not a SHA-256 in lower-case hex")
-    return _misnamed(record.device_id, record.captured_us) or record
+    return _refusal_of(record.device_id, record.captured_us) or record
 
 
 def _status(row: Row, _: Limits) -> StatusRecord | Refused:
@@ -90,16 +91,18 @@ def _status(row: Row, _: Limits) -> StatusRecord | Refused:
         return Refused(f"not a valid record of a device's status: {exc}")
     if record.status not in tuple(Status):
         return Refused(f"not a valid record of a device's status: status is not one of {', '.join(Status)}")
-    return _misnamed(record.device_id, record.seen_us) or record
+    return _refusal_of(record.device_id, record.seen_us) or record
 
 
-def _misnamed(device_id: str, at_us: int) -> Refused | None:
+def _refusal_of(device_id: str, time_us: int) -> Refused | None:
+    """Why a record is refused with this device id and this time (microseconds since 1970); None if both are valid."""
     if not DEVICE_ID.fullmatch(device_id):
         return Refused("not a valid record of a signal: device_id must be 1 to 100 of A-Z a-z 0-9 _ -")
-    if not _EARLIEST_US <= at_us <= LATEST_MS * 1000:
+    if not _EARLIEST_US <= time_us <= LATEST_MS * 1000:
         return Refused("not a valid record of a signal: its time is outside the years 1 to 9999")
     return None
 
 
-def _refused(row: Row, reason: str) -> Row:
-    return refused(row, reason) | {"digest": dict(row["headers"] or ()).get(DIGEST)}
+def _refused_row(row: Row, reason: str) -> Row:
+    headers = dict(row["headers"] or ())
+    return refused(row, reason) | {"digest": headers.get(DIGEST)}

@@ -54,7 +54,7 @@ def test_an_expiring_certificate_is_named(by: str, files: dict[str, str], tmp_pa
 def test_a_certificate_valid_for_longer_passes(
     by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_doctor_certificates, "SPARE", timedelta(hours=1))
+    monkeypatch.setattr(_doctor_certificates, "MIN_VALIDITY", timedelta(hours=1))
     found = certificates(settings(tmp_path, **files, by=by))
     assert found is not None
     assert found.passed
@@ -74,7 +74,7 @@ def test_a_server_with_an_expiring_certificate_is_named(
     with listening(context) as port:
         given = Settings(home=tmp_path, redis_url=SecretStr(f"rediss://u:hidden@127.0.0.1:{port}/0?{query}"))
         found = certificates(given)
-        monkeypatch.setattr(_doctor_certificates, "SPARE", timedelta(hours=1))
+        monkeypatch.setattr(_doctor_certificates, "MIN_VALIDITY", timedelta(hours=1))
         passed = certificates(given)
     assert found is not None
     assert passed is not None
