@@ -248,7 +248,7 @@ def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) 
 
 def test_a_driver_on_the_cluster_finds_every_import_of_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the shipped environment alone: the code in its archive and Spark's own libraries, as on a node."""
-    monkeypatch.setattr("pipelines.spark.cluster_bundle.QUICK", 0)
+    monkeypatch.setattr("pipelines.spark.cluster_bundle.GZIP_LEVEL", 0)
     made = ship(Settings(), tmp_path, with_driver=True)
     with tarfile.open(made.environment) as environment:
         environment.extractall(tmp_path / "environment", filter="fully_trusted")

@@ -122,7 +122,7 @@ def shared_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     def started(settings: Settings, *_: object) -> Iterator[SparkSession]:
         yield new_session(request.getfixturevalue("one_spark"), settings)
 
-    monkeypatch.setattr("pipelines.spark.session._started", started)
+    monkeypatch.setattr("pipelines.spark.session._jvm_session", started)
 
 
 @pytest.fixture

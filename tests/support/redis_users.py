@@ -25,7 +25,7 @@ class RedisUsers:
             self._passwords["tests"] = secrets.token_hex(8)
             self.file.write_text(f"{of_environments}user tests on >{self._passwords['tests']} ~* &* +@all\n")
         else:
-            self.file.write_text(of_environments.replace(PROGRAM["NOBODY"], "user default on nopass ~* &* +@all"))
+            self.file.write_text(of_environments.replace(PROGRAM["DEFAULT_USER"], "user default on nopass ~* &* +@all"))
 
     def url(self, service: str, port: int) -> str:
         """The Redis URL of this service."""
