@@ -93,7 +93,7 @@ class Brakes:
         if self._confirmed_at is None or now - self._confirmed_at > FRESH_MS:
             return None
         if not self._version:
-            return Ruling("the brakes of campaigns are not loaded since Redis has lost its data")
+            return Ruling("Redis lost its data, and the brakes of campaigns are not loaded again yet")
         brake = self._brakes.get(campaign)
         if brake is not None and brake.is_on:
             return Ruling(braked(campaign, brake))

@@ -142,8 +142,8 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
             case rules.Matches():
                 yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **common)
             case rules.NotLess():
-                # No row is ignored, because that would take another pass. Rows with a null pass anyway, as comparisons with null
-                # are never false.
+                # To ignore rows would take another scan, so none is ignored. A row with a null keeps the rule anyway, because a
+                # comparison with null is never false.
                 pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
                 yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **common)
             case rules.Unique() | rules.UniqueTogether() | rules.UniqueInTable():

@@ -37,7 +37,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
     components = document["components"]
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"bearer": []}, {}]  # the empty alternative: on loopback no token may be required
+    document["security"] = [{"bearer": []}, {}]  # {}: without a token, which is possible on loopback
     schemas = components["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

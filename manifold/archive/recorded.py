@@ -107,6 +107,7 @@ class RecordedSegments:
         """Paths of the segments that may contain seqs ≥ `since_seq`, oldest first."""
         first_hour = hour_folder(stream, datetime_of(since_seq))
         first_day = f"dt={datetime_of(since_seq):%Y-%m-%d}"
+        # Paths sort by hour, and a path in a folder sorts after the folder: the segments of the first hour are included.
         days = [day for day in self._days(stream) if day >= first_day]
         paths = [path for day in days for path in self._paths(f"{stream}/{day}", node) if path > first_hour]
         return sorted(paths, key=_first_seq)

@@ -47,7 +47,7 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
         request |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
     else:
         return []
-    # Two requests for the same approval differ in the number of approvals on record.
+    # The number of answers so far tells a repeated request for the same approval from the earlier one.
     request["answers"] = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [request]
 

@@ -267,7 +267,7 @@ class _Replay:
 
 
 def _is_in_window(fact: Released, decided: Decided, zone: str | None) -> bool:
-    """Whether the window of this state's plan is open in `zone` when the release is recorded, and ends when the release says."""
+    """Whether the plan's window is open in `zone` at the instant of the release, and ends at the `until_ms` of the release."""
     assert decided.plan is not None
     window = decided.plan.window
     if window is None:

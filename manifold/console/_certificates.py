@@ -90,15 +90,15 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
         state_without_redis = "bans it no longer, but it may still be on record as revoked"
     else:
         state_without_emqx = (
-            f"{vin} is on record as revoked, and EMQX may still let it in; a dispatcher bans it when it next compares"
+            f"{vin} is on record as revoked, but EMQX may let it in until a dispatcher next compares its bans with the record"
         )
         state_without_redis = "bans it, but it is not on record"
     try:
         is_changed = asyncio.run(apply())
     except Retryable as exc:
         fail(
-            f"{state_without_emqx}: {exc} (MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY, MANIFOLD_EMQX_API_SECRET); "
-            "do it again then"
+            f"{state_without_emqx}: {exc}; check MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY and MANIFOLD_EMQX_API_SECRET, "
+            "then do it again"
         )
     except RedisError as exc:
         fail(f"EMQX {state_without_redis}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")

@@ -152,7 +152,7 @@ def _tables(settings: Settings) -> Diagnostic:
         due = plan(open_catalog(settings)).steps
         if due:
             raise ValueError(f"{len(due)} steps are due: {', '.join(sorted({step.table for step in due}))}")
-        return "as this release makes them"
+        return "up to date with this release"
 
     try:
         return _attempt("tables", probe, "manifold lake migrate (with --plan it says what it would do)")

@@ -132,8 +132,10 @@ async def _erase_letters(settings: Settings, device_id: str) -> int:
     from pipelines.erasure.names import Named
 
     named = Named(device_id, MAX_SEQ)
+    # A short name may occur in a payload by chance; then only the letters of the device itself are erased.
+    names_device = named.is_in if named.opaque else (lambda _: False)
     async with open_dead_letters(settings) as letters:
-        return await letters.erase(device_id, named.is_in if named.opaque else lambda _: False)
+        return await letters.erase(device_id, names_device)
 
 
 async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:

@@ -36,8 +36,8 @@ def version_of_results(catalog: Catalog) -> str:
 def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
     """The rows, without samples, of the newest `judgements` audits, oldest audit first.
 
-    If a run was audited twice, these are two audits. At most `judgements` files are read, which have few more rows than these
-    audits. Empty if the table does not exist.
+    A run that was audited twice counts as two audits. At most `judgements` files are read; they hold few rows of other audits.
+    Empty if the table does not exist.
     """
     table = _load(catalog, QUALITY)
     if table is None:

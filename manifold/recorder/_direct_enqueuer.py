@@ -178,12 +178,12 @@ class DirectEnqueuer:
         trigger_name, owners = _name_of(triggers), list(entries)
         for start in range(0, len(owners), OWNERS_PER_FLUSH):
             chunk = owners[start : start + OWNERS_PER_FLUSH]
-            first_verb = len(batch)  # index in the replies: the first batch begins with the commands of the triggers
+            first_reply = len(batch)  # the first chunk's batch begins with the commands of the triggers, and so do its replies
             now_ms = wall_clock_ms()
             for owner in chunk:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
             answers = await batch.run(tolerant=True)
-            replies = await self.corrupt.sound(zip(chunk, answers[first_verb:], strict=True))
+            replies = await self.corrupt.sound(zip(chunk, answers[first_reply:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], trigger_name)
             await self._settle(replies, sum(len(entries[owner]) for owner in chunk), now_ms)
 

@@ -22,7 +22,7 @@ from manifold.signals._foreign_bindings import ForeignBindings
 from manifold.signals._outgoing import MAX_PROPERTIES, Outgoing
 from manifold.signals._received import Received
 from manifold.signals._topology import assert_topology, repair_topology
-from manifold.signals.compat import read_any_properties
+from manifold.signals.compat import accept_any_properties
 
 # Errors that end a session; the consumer then opens another one.
 SESSION_ERRORS = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
@@ -184,7 +184,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
         Permanent: an exchange or queue exists with other arguments.
         AMQPError, OSError, TimeoutError: RabbitMQ is unavailable or refuses; the text contains no password.
     """
-    read_any_properties()
+    accept_any_properties()
     async with contextlib.AsyncExitStack() as stack:
         with lost_connection_as_error():
             connection_in = await _connect(stack, url, settings, "in")

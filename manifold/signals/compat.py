@@ -60,8 +60,8 @@ def expiration(text: str) -> float | None:
         return None
 
 
-def read_any_properties() -> None:
-    """Patch pamqp and aio-pika to read any properties, in every connection of this process. Idempotent.
+def accept_any_properties() -> None:
+    """Patch pamqp and aio-pika to accept messages with any properties, in every connection of this process. Idempotent.
 
     aio-pika does not pass on a message with an unknown delivery mode or expiration. Such a message never reaches its consumer,
     and uses up a part of the prefetch. RabbitMQ checks the delivery mode and the expiration, but not in every version, and not

@@ -30,7 +30,7 @@ from manifold.settings import Settings
 from manifold.signals._checks import Checks
 from manifold.signals._received import ERROR, QUEUE, ROUTING_HEADERS, Accepted, Judged, Received
 from manifold.signals._stated_identity import readable, stated_identity_of
-from manifold.signals.compat import read_any_properties
+from manifold.signals.compat import accept_any_properties
 
 ACCEPTED = "accepted"
 EXPIRED = "EXPIRED"  # code of a message that expired in its queue and was not refused by a door
@@ -151,7 +151,7 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
     Raises:
         AMQPError, OSError, TimeoutError: RabbitMQ is unavailable, or has no such queue.
     """
-    read_any_properties()
+    accept_any_properties()
     async with asyncio.timeout(settings.signals_connect_ms / 1000):
         connection = await aio_pika.connect(connection_url(settings, as_user=OPERATOR))
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:

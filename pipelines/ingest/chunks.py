@@ -67,8 +67,8 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
     after_each()
-    runs = [*done.runs, run.run_id] if last.part else done.runs
-    return Published(done.ingested + written, report, done.warnings + warnings, runs)
+    last_run = [run.run_id] if last.part else []  # without segments, nothing is published
+    return Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, *last_run])
 
 
 def ingest_to_branches(run: Run) -> Ingested:

@@ -173,7 +173,7 @@ def _pending_and_ended(
 
 
 def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
-    """The rows that the snapshots of the range added; all rows if it begins with the table."""
+    """The rows that the snapshots of the range added. If the range has no start, all rows of the table as of its end."""
     name = f"{settings.catalog_name}.{added.table.identifier}"
     if added.start is None:
         return spark.read.option("versionAsOf", added.end).table(name)

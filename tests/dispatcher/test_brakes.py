@@ -75,7 +75,7 @@ def test_a_redis_that_has_lost_the_brakes_lets_nothing_of_a_campaign_pass(play: 
         await brakes.read()
         ruling = brakes.ruling("c", None)
         assert ruling is not None
-        assert ruling.why_not == "the brakes of campaigns are not loaded since Redis has lost its data"
+        assert ruling.why_not == "Redis lost its data, and the brakes of campaigns are not loaded again yet"
 
     play(scenario)
 

@@ -207,7 +207,7 @@ class Active:
         return True
 
     def _handle_receipt(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
-        """Note that the record of this message has to be awaited, and return True; return False if the message was refused."""
+        """Add the message to those whose record is awaited, and return True. If the message was refused, return False."""
         if receipt.status is ReceiptStatus.REFUSED:
             log.error("campaign decision refused", campaign=name, reason=receipt.reason)
             self._refused_until[name] = time.monotonic() + REFUSED_PAUSE_S

@@ -200,7 +200,10 @@ class Fleet:
 
 
 def _endpoint(settings: Settings) -> FleetEndpoint:
-    """Return the endpoint for vehicles; with TLS, only the sandbox's own, whose CA can issue certificates for the vehicles."""
+    """Return the vehicles' endpoint.
+
+    Only the sandbox's own broker may speak TLS, because its CA can issue the vehicles' certificates.
+    """
     parts = urlsplit(settings.mqtt_for_vehicles)
     if settings.tls and parts.scheme == "mqtts" and parts.hostname:
         from manifold.sandbox.fleet._certificates import VehicleCertificates
@@ -208,7 +211,8 @@ def _endpoint(settings: Settings) -> FleetEndpoint:
         return FleetEndpoint(parts.hostname, parts.port or 8883, settings.topic_prefix, VehicleCertificates(settings).context)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:
         raise Permanent(
-            f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>"
+            f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: "
+            "the simulated fleet speaks TLS only to the sandbox's own broker; use mqtt://<host>:<port>"
         )
     return FleetEndpoint(parts.hostname, parts.port or 1883, settings.topic_prefix)
 

@@ -37,7 +37,7 @@ def command(settings: Settings) -> list[str]:
     Raises:
         Permanent: Mosquitto is not installed.
     """
-    binary = path_of("mosquitto", install="it (Debian: apt-get install mosquitto)")
+    binary = path_of("mosquitto", remedy="install it (Debian: apt-get install mosquitto)")
     return [binary, "-c", str(write_config(settings))]
 
 

@@ -156,7 +156,7 @@ def _healthz(settings: Settings, port: int) -> str:
 
 def _redis_command(settings: Settings) -> list[str]:
     """Return Redis's command. Redis fsyncs every second; when its memory is full, it rejects writes instead of evicting keys."""
-    binary = path_of("redis-server", install="it (Debian: apt-get install redis-server)")
+    binary = path_of("redis-server", remedy="install it (Debian: apt-get install redis-server)")
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, object] = {

@@ -68,8 +68,8 @@ def epmd_command(settings: Settings) -> list[str]:
     Raises:
         Permanent: Erlang is not installed.
     """
-    needed = "RabbitMQ, which needs it (Debian: apt-get install rabbitmq-server)"
-    binary = path_of("epmd", install=needed, folders=("/usr/lib/erlang/bin", "/usr/local/lib/erlang/bin"))
+    remedy = "install RabbitMQ, which needs it (Debian: apt-get install rabbitmq-server)"
+    binary = path_of("epmd", remedy=remedy, folders=("/usr/lib/erlang/bin", "/usr/local/lib/erlang/bin"))
     return [binary, "-port", str(epmd_port(settings)), "-address", settings.loopback]
 
 

@@ -163,9 +163,9 @@ def _clear(layout: HomeLayout, progress: Progress) -> bool:
     left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
     if left:
         progress("platform", f"ending {len(left)} left-over processes")
-        survivors = end(left.values(), END_S)
+        survivors = [process for process in end(left.values(), END_S) if runs(process)]
         if survivors:
-            pids = ", ".join(str(process.pid) for process in survivors if runs(process))
+            pids = ", ".join(str(process.pid) for process in survivors)
             raise Retryable(f"these processes do not end: {pids}; look at them, then try again")
     for file in [*layout.run.glob("*.process"), layout.socket, layout.pid_file, layout.settings_file]:
         file.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from manifold.signals._received import LEFT_OUT
-from manifold.signals.compat import MAX_HEADERS, read_any_properties
+from manifold.signals.compat import MAX_HEADERS, accept_any_properties
 
 CONTENT_TYPE, HEADERS, DELIVERY_MODE, CORRELATION_ID, EXPIRATION, TIMESTAMP = (1 << bit for bit in (15, 13, 12, 10, 8, 6))
 
@@ -48,7 +48,7 @@ def read(flags: int, raw: bytes) -> Any:
     ],
 )
 def test_invalid_text_keeps_its_length_and_later_properties_are_read(raw: bytes, text: str) -> None:
-    read_any_properties()
+    accept_any_properties()
     found = read(CORRELATION_ID | TIMESTAMP, short(raw) + struct.pack(">Q", 1_700_000_000))
 
     assert found.correlation_id == text
@@ -57,7 +57,7 @@ def test_invalid_text_keeps_its_length_and_later_properties_are_read(raw: bytes,
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 10**15])
 def test_a_time_outside_the_calendar_is_none(value: int) -> None:
-    read_any_properties()
+    accept_any_properties()
 
     assert read(TIMESTAMP, struct.pack(">Q", value)).timestamp is None
 
@@ -72,7 +72,7 @@ def test_a_time_outside_the_calendar_is_none(value: int) -> None:
     ],
 )
 def test_unreadable_headers_are_skipped_and_later_properties_are_read(fields: bytes) -> None:
-    read_any_properties()
+    accept_any_properties()
     found = read(CONTENT_TYPE | HEADERS | CORRELATION_ID, short(b"application/json") + table(fields) + short(b"mine"))
 
     assert set(found.headers) == {LEFT_OUT}
@@ -82,7 +82,7 @@ def test_unreadable_headers_are_skipped_and_later_properties_are_read(fields: by
 
 @pytest.mark.parametrize(("mode", "expires"), [(3, b"1"), (255, b"soon"), (2, b"1" * 255), (0, b"")])
 def test_an_unknown_delivery_mode_or_expiration_keeps_no_message_back(mode: int, expires: bytes) -> None:
-    read_any_properties()
+    accept_any_properties()
     header = SimpleNamespace(properties=read(DELIVERY_MODE | EXPIRATION, bytes([mode]) + short(expires)))
     delivered: Any = DeliveredMessage(Basic.Deliver("door-0", 1, False, "", "key"), header, b"{}", None)  # type: ignore[arg-type]  # nothing is sent
 
