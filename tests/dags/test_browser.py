@@ -167,7 +167,7 @@ def test_an_operator_backfills_days_from_the_ui(chromium: Page, running: Platfor
     page.goto(f"{airflow.url(running.settings)}/dags/{BACKFILL}")
     known = running.run_ids(BACKFILL, "backfill")
     first = datetime(2026, 5, 4, tzinfo=UTC)
-    for hours, request_id in ((-1, "task_early"), (6, "task_day"), (23, "task_late"), (49, "task_after")):
+    for hours, request_id in ((-1, "ui_early"), (6, "ui_day"), (23, "ui_late"), (49, "ui_after")):
         running.archive_batch(first + timedelta(hours=hours), request_id)
     dialog = form(page, "Backfill")
     fields = dialog.get_by_test_id("datetime-input")
@@ -187,7 +187,7 @@ def test_an_operator_backfills_days_from_the_ui(chromium: Page, running: Platfor
     assert [run["data_interval_start"][:10] for run in made] == ["2026-05-04", "2026-05-05"]
     assert [running.api.result(BACKFILL, run["dag_run_id"], "discover")["segments"] for run in made] == [4, 0]
     taken = running.values(IDS, "request_id")
-    assert [taken.count(f"task_{each}") for each in ("early", "day", "late", "after")] == [0, len(VINS), len(VINS), 0]
+    assert [taken.count(f"ui_{each}") for each in ("early", "day", "late", "after")] == [0, len(VINS), len(VINS), 0]
 
 
 def test_a_cleared_task_runs_again(chromium: Page, running: Platform) -> None:

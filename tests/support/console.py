@@ -40,7 +40,7 @@ WITHIN_S = 200  # for one command that starts a JVM on a busy machine
 def plain(env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a command: without the developer's settings, and with a wide terminal."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MANIFOLD_", "PYTHON"))}
-    return {**ours, "COLUMNS": "200", **env}
+    return {**ours, **env, "COLUMNS": "200"}  # a wrapped line looks like noise
 
 
 def manifold(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
