@@ -82,6 +82,13 @@ COMMANDS = (
 class Overview(TyperGroup):
     """The `manifold` command, whose help has one line per command, so that all of it fits a screen."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; if there are none, print the help. Typer would not, because its own `get_help` has printed it."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(self.get_help(ctx))
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def get_help(self, ctx: Any) -> str:
         """Return the usage and the first clause of each command's help, by panel."""
         options = " | ".join(option.opts[0] for option in self.get_params(ctx))
@@ -99,7 +106,6 @@ def make_app(name: str | None = None) -> typer.Typer:
     app = typer.Typer(
         cls=Overview,
         help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
     commands = [command for command in COMMANDS if command.name == name] or COMMANDS

@@ -46,6 +46,11 @@ def test_help_has_each_command_in_one_line_and_fits_a_screen() -> None:
     assert max(map(len, lines)) <= 100
 
 
+def test_the_command_alone_prints_its_help_and_fails() -> None:
+    alone = manifold()
+    assert (alone.returncode, alone.stdout) == (2, manifold("--help").stdout)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["quarantine", "--help"], ["vin", "show", "V\u00dc"]])
 def test_a_terminal_that_lacks_a_character_gets_a_replacement(tmp_path: Path, words: list[str]) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "MANIFOLD_HOME": str(tmp_path)}
