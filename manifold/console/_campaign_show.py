@@ -108,8 +108,9 @@ def targets(
 
     _require_word("--state", state, Status)
     status = Status(state) if state else None
+    recorded = _read_campaign(campaign)
     try:
-        page, next_after = views.targets(_read_campaign(campaign), state=status, wave=wave, after=after, limit=limit)
+        page, next_after = views.targets(recorded, state=status, wave=wave, after=after, limit=limit)
     except LookupError:
         fail(f"--after {after!r} is not a target of {campaign}; name one of its targets", USAGE)
     if as_json:
@@ -214,9 +215,9 @@ def _require_word(option: str, word: str, words: Any) -> None:
 
 
 def _render(view: Mapping[str, Any]) -> Any:
+    """Build the tables that `show` prints, from the summary of a campaign."""
     from rich.console import Group
 
-    """Build the tables that `show` prints, from the summary of a campaign."""
     rate, max_rate = view["rate"]["last_60_s"], view["rate"]["per_minute"]
     facts = [
         ("state", view["state"]),
