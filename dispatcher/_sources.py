@@ -167,4 +167,4 @@ class ParkedEntries:
             data_id = next(iter(self._just_parked))
             if await self._queues.redis.exists(keys.data(data_id)):
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
-            self._just_parked.discard(data_id)  # after the check, so that an error of Redis repeats it
+            self._just_parked.discard(data_id)  # after the check: if Redis fails, it is made again with the next parked entry

@@ -58,7 +58,8 @@ class OpenClaim(Struct, frozen=True):
 
     seq: int
     claimed_ms: int  # time of the claim, which distinguishes two claims of one seq
-    # Latest time to publish, by `monotonic_ms`. It is the same for later attempts: see `note_sent` in _owner.lua.
+    # Latest time to publish, by `monotonic_ms`: the claim plus the deadline of a first attempt, for later attempts, too. See
+    # `note_sent` in _owner.lua.
     send_by: int
     heard: bool = False  # whether the vehicle has sent a sign of life since the claim
     sent: bool = False  # whether the entry was handed to the publisher
@@ -263,7 +264,8 @@ def _was_claimed_before(state: OwnerState, answer: Answered, claim: ClaimReply) 
 
     The deadline shows that, because a repeated verb has the same time.
     """
-    deadline_ms = answer.now_ms + state.policy.wait_ms(claim.attempts)
-    has_its_deadline = claim.word is ClaimWord.BUSY and claim.deadline_ms == deadline_ms
+    if not answer.repeated or claim.word is not ClaimWord.BUSY:
+        return False
+    has_its_deadline = claim.deadline_ms == answer.now_ms + state.policy.wait_ms(claim.attempts)
     is_unknown = state.open_claim is None or state.open_claim.seq != claim.seq
-    return answer.repeated and has_its_deadline and is_unknown
+    return has_its_deadline and is_unknown

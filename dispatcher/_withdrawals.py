@@ -79,8 +79,7 @@ class Withdrawals:
             if in_flight in self._campaign_of:
                 self._published[self._campaign_of[in_flight]] += 1
                 self._found.add(int(in_flight))
-            in_flight_seq = None if in_flight is None else int(in_flight)
-            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and seq != in_flight_seq]
+            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and str(seq).encode() != in_flight]
             if seqs:
                 withdrawn[owner] = seqs
         if withdrawn:

@@ -71,9 +71,8 @@ def _status_and_message(exc: Exception, settings: Settings | None) -> tuple[int,
 
 def _write_result(url: str, result: str, settings: Settings | None) -> None:
     """Write the result to `url`, which may also be a path. A failed write is only reported, because the job's work is done."""
-    if "://" not in url:
-        url = Path(url).absolute().as_uri()
-    folder, _, name = url.rpartition("/")
+    address = url if "://" in url else Path(url).absolute().as_uri()
+    folder, _, name = address.rpartition("/")
     try:
         Files(folder, settings.s3 if settings else AWS).write(name, result.encode())
     except (OSError, ValueError) as exc:

@@ -11,7 +11,6 @@ the file.
 import json
 import sys
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -71,8 +70,13 @@ def _panels(panel_specs: list[Json]) -> list[Json]:
 
 def _panel(number: int, kind: str, panel: Json) -> Json:
     targets = [
-        {"refId": letter, "datasource": SOURCE, "expr": query["expr"], "legendFormat": query.get("legend", "__auto")}
-        for letter, query in zip(ascii_uppercase, panel["queries"], strict=False)
+        {
+            "refId": chr(ord("A") + index),
+            "datasource": SOURCE,
+            "expr": query["expr"],
+            "legendFormat": query.get("legend", "__auto"),
+        }
+        for index, query in enumerate(panel["queries"])
     ]
     return {
         "id": number,

@@ -19,10 +19,8 @@ from manifold.contracts.envelope import SEGMENT_SCHEMA
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
 REQUIRED_COLUMNS = ("topic", "payload")
-ENDS = (
-    datetime.min.replace(tzinfo=UTC),
-    datetime.max.replace(tzinfo=UTC),
-)  # the first and last instant that Python can represent
+# The first and last instant that Python can represent.
+ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
 def decode(path: str, content: bytes) -> DecodedFile:
@@ -62,9 +60,8 @@ def check_columns(schema: pa.Schema) -> None:
     if "seq" not in schema.names and "received_at" not in schema.names:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
     seq_type = schema.field("seq").type if "seq" in schema.names else pa.int64()
-    if not pa.types.is_integer(
-        seq_type
-    ):  # a seq has 63 bits, which do not fit into a float, so different seqs could become equal
+    # A seq has 63 bits, which do not fit into a float, so different seqs could become equal.
+    if not pa.types.is_integer(seq_type):
         raise Unreadable(f"column seq is of type {seq_type}; write it as a 64-bit integer (BIGINT)")
 
 

@@ -141,8 +141,7 @@ def _received_at(fields: Line) -> datetime:
         instant = _UNIX_EPOCH + timedelta(milliseconds=value)
     else:
         raise ValueError(f"{value!r} is not an instant; write ISO 8601, or milliseconds since 1970")
-    fits_into_seq = EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS
-    if fields.seq is None and not fits_into_seq:
+    if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
         raise ValueError(f"received_at {value!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)
 

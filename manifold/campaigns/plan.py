@@ -68,7 +68,9 @@ class Gate(Struct, frozen=True, forbid_unknown_fields=True):
     success: str = "0%"  # least share of the settled targets that are successes
     soak: str = "0s"  # how long the conditions have to hold without a break
     approve: int = 0  # how many people have to approve
-    patience: str | None = None  # if the conditions are not met for this long, the gate is held with an alert; it never passes
+    # If the conditions are not met this long after the wave opened, the gate is held with an alert. It still passes only when its
+    # conditions are met, or when a person passes it.
+    patience: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("released", "known", "success"):

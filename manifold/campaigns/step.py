@@ -240,9 +240,10 @@ def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -
     numbers = ready.numbers[:allowed]
     waves = campaign.roster.waves[numbers].tolist()
     window_ends = ready.until_ms[:allowed].tolist()
+    roster_vins = campaign.roster.vins
     groups: dict[tuple[int, int], list[str]] = {}
     for number, wave, until_ms in zip(numbers.tolist(), waves, window_ends, strict=True):
-        groups.setdefault((wave, until_ms), []).append(campaign.roster.vins[number])
+        groups.setdefault((wave, until_ms), []).append(roster_vins[number])
     releases: list[Release] = []
     for (wave, until_ms), vins in groups.items():
         for start in range(0, len(vins), policy.max_vins):

@@ -44,8 +44,8 @@ def ask_service(settings: Settings, route: str, parameters: Mapping[str, str | i
 
     Return None if no API responds, or if the response is not an object with `field`, because another program may use the port.
     """
-    url = f"{settings.api}/api/v1/{route}?{urlencode(parameters)}"
     try:
+        url = f"{settings.api}/api/v1/{route}?{urlencode(parameters)}"
         request = Request(url, headers=settings.bearer)  # noqa: S310  # the settings allow only http(s)
         context = web_context(settings, settings.api)
         with urlopen(request, timeout=REQUEST_TIMEOUT_S, context=context) as response:  # noqa: S310

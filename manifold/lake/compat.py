@@ -1,4 +1,4 @@
-"""The private names of PyIceberg that Manifold uses, each with its reason. No other file uses a private name of PyIceberg."""
+"""The private names of PyIceberg that Manifold uses, each with its reason. No other file imports one."""
 
 from collections.abc import Iterator
 

@@ -47,7 +47,7 @@ def read_payloads(catalog: Catalog, data_ids: Collection[str]) -> dict[str, byte
 
 
 class StoredPayloads:
-    """The payloads in the lake, according to the index as it was when this object was created."""
+    """The payloads in the lake, by the index as it was when this object was created, or when a retry read it again."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

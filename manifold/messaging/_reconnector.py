@@ -54,10 +54,8 @@ class Reconnector:
     """Maintains one connection at a time.
 
     `on_packet` receives the decodable packets, and `on_undecodable` the others. `on_up` is called for each accepted connection
-    with
-    whether the broker kept the session, and `on_down` after each loss. A clean start is requested until the broker first accepts
-    a
-    connection; later connections resume the session.
+    with whether the broker kept the session, and `on_down` after each loss. A clean start is requested until the broker first
+    accepts a connection; later connections resume the session.
     """
 
     def __init__(

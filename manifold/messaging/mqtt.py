@@ -32,17 +32,13 @@ class Mqtt:
 
     With `clean_start` the first connection discards an older session; later connections resume the session within
     `session_expiry_s`. The caller limits the number of concurrent publishes. The files of `tls` are read again for each
-    `mqtts://`
-    connection.
+    `mqtts://` connection.
 
     `on_message` is called on the event loop, in the broker's order. Retained messages are not requested, because they may be
     outdated. `on_unreadable` receives undecodable messages; by default it acknowledges them, because an unacknowledged message
-    would
-    occupy a slot of the receive maximum forever. `on_resumed` is called when the client has reconnected and the broker has kept
-    the
-    session, before the broker redelivers unacknowledged messages. `on_session_began` is called with the connection number when
-    the
-    broker has no session.
+    would occupy a slot of the receive maximum forever. `on_resumed` is called after each connect for which the broker has kept
+    the session, even the first one of a process, before the broker redelivers unacknowledged messages. `on_session_began` is
+    called with the connection number when the broker has no session.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ class Publisher:
 
     `user` is the MQTT user name; the default is that of the console. Publishing orders to campaigns needs
     `settings.mqtt_username_campaigns`, or the user name of the API. A second client with the same `client_id` disconnects the
-    first,
-    so that the recorder receives the messages of the two clients in the order of publishing.
+    first, so that the recorder receives the messages of the two clients in the order of publishing.
     """
 
     def __init__(self, settings: Settings, user: str = "", client_id: str = "") -> None:

@@ -14,10 +14,8 @@ class Script:
 
     Only a script that `needs_memory` is rejected when Redis is out of memory; all others run, because delivering frees memory.
     `prepends` names the files of shared code that precede the script: `_owner` for a fanout queue, and also `_ecq` for a
-    compacted
-    queue. `calls` names another script that this one calls, as a function of its arguments. `before` names a file that runs
-    before
-    all others, as a shortcut.
+    compacted queue. `calls` names another script that this one calls, as a function of its arguments. `before` names a file that
+    runs before all others, as a shortcut.
     """
 
     def __init__(

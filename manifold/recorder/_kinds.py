@@ -20,8 +20,8 @@ def stream_of(topic: str) -> Stream:
 def needs_handoff(stream: str, topic: str) -> bool:
     """Whether a message must be enqueued.
 
-    Outcomes and acknowledgements need no enqueue because they come from the queues, and campaign orders and answers because only
-    the campaigner reads them.
+    Outcomes and acknowledgements need no enqueue because they come from the queues. Of campaign orders only the brakes go to
+    Redis, and `Brakes` hands them over. Answers concern only the campaigner.
     """
     if stream in (Stream.OUTCOME, Stream.CAMPAIGN, Stream.ANSWER):
         return False

@@ -68,8 +68,7 @@ class OutcomeDrain:
         """Read the next outcomes.
 
         With `reads_unsettled`, these are the outcomes that this consumer read before without settling them; otherwise, the stale
-        ones of
-        other consumers, or new ones.
+        ones of other consumers, or new ones.
         """
         if not reads_unsettled and time.monotonic() >= self._check_stale_at:
             self._check_stale_at = time.monotonic() + STALE_CHECK_INTERVAL_S

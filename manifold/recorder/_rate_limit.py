@@ -52,8 +52,7 @@ class RateLimit:
     """A token bucket per key, refilled with `per_hour` tokens an hour; 0: no limit.
 
     The number of recorded refusals per key is limited to `per_hour` an hour, too. `key_of` returns the key of a message, or None
-    if
-    the message is not limited.
+    if the message is not limited.
     """
 
     def __init__(

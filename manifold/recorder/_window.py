@@ -14,8 +14,7 @@ class Window:
     """Calls `full` when more than `limit` bytes are held, and then `free` when at most half of that is held.
 
     Publishers with QoS 0 cannot be slowed down and must not block the others, so their messages are dropped while more than half
-    of
-    the limit is held.
+    of the limit is held.
     """
 
     def __init__(self, limit: int, *, full: Callable[[], None], free: Callable[[], None]) -> None:

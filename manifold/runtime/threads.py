@@ -19,7 +19,7 @@ class Threads:
     async def run(self, seconds: float, call: Callable[..., Result], *args: Any) -> Result:
         """Run `call` in a thread and return its result.
 
-        A call that has timed out still runs, and occupies its thread until it ends.
+        A call that has begun when its time is over still runs, and occupies its thread until it ends.
 
         Raises:
             TimeoutError: no thread was free, or the call did not finish, within `seconds`.

@@ -98,7 +98,7 @@ class Signals:
                 await asyncio.to_thread(self._tracing.close)
 
     def health(self) -> Health:
-        """Report healthy while the door consumes, reaches its servers, and can write to disk."""
+        """Report healthy while the door consumes, reaches its servers, finds no target queue full, and can write to disk."""
         consumer = self._consumer
         required = (self._consumer, self._retry, self._journal)
         problems = [part.problem for part in (*required, self._writer, self._lease) if part.problem is not None]

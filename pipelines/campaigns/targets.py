@@ -159,7 +159,7 @@ def _campaign_targets(catalog: Catalog, name: str, ended: tuple[str, ...]) -> pa
     campaign = fold(Campaign(), read_campaign(catalog, name).facts)
     targets: list[dict[str, Any]] = []
     for state in ended:
-        if state in set(Status):  # `ended` may also have words for outcomes of batches
+        if state in set(Status):  # always true for a valid plan: it allows only these words for a campaign
             in_state, _ = views.targets(campaign, state=Status(state), limit=len(campaign.roster))
             targets += in_state
     vins = pa.array([target["vin"] for target in targets], pa.string())

@@ -51,8 +51,10 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
+        if not branch.startswith(PREFIX):
+            continue
         began_before_erasure = published not in _history(segments, ref.snapshot_id)
-        if branch.startswith(PREFIX) and began_before_erasure:
+        if began_before_erasure:
             drop_branches(catalog, branch)
     before_ms = round(now.timestamp() * 1000)
     for table in run_tables_of(catalog):

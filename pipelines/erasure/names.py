@@ -121,7 +121,7 @@ class Named:
         return self._without_headers(row)
 
     def _invalid_without(self, row: Row) -> Row | None:
-        """Remove a message that cannot be parsed if it names the vehicle."""
+        """Remove a message that cannot be parsed if it is older than `before` and names the vehicle."""
         names_vehicle = self.is_in(row["payload"]) or self.is_in(row["topic"])
         return None if row["seq"] < self.before and names_vehicle else row
 

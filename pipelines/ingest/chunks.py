@@ -61,8 +61,8 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
 
     Raises:
         AuditFailed: a chunk breaks a rule. Earlier chunks are published; this chunk and later ones are not.
-        Retryable: other runs were published first in every attempt at a chunk. Earlier chunks stay published, and the next run
-            continues with the remaining segments.
+        Retryable: other runs were published first in every attempt at a chunk, another process works at the same run, or a
+            service is unavailable. Earlier chunks stay published, and the next run continues with the remaining segments.
     """
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)

@@ -202,7 +202,10 @@ def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> 
 
 
 def is_committed(segments: IcebergTable, run_id: str) -> bool:
-    """Whether main of `ingested_segments` has the run's snapshot. While the run's branch is open, the snapshot cannot expire."""
+    """Whether main of `ingested_segments` has the run's snapshot, and no later run has rolled it back.
+
+    While the run's branch is open, the snapshot cannot expire.
+    """
     return any(properties_of(run)[RUN_ID] == run_id for run in committed_runs(segments))
 
 

@@ -17,7 +17,7 @@ from pipelines.ingest.reading import Source, read_and_parse
 def write_ecq(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
     """Write the stream `ecq`; append its refused rows to `refused`.
 
-    Payload bytes are read only for the rows of `ecq_payload`; all other rows are built from a parse without payloads.
+    Payload bytes are parsed only for the rows of `ecq_payload` and for refused rows; all other rows are built without payloads.
     """
     brief = read_and_parse(source, attempt.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
     try:

@@ -101,6 +101,9 @@ def disagreements(
 
 
 def _groups(segments: Sequence[Segment], row_by_path: dict[str, dict[str, Any]]) -> Iterator[list[Segment]]:
-    """Split the segments, which are sorted by stream, into groups of one stream with about `MESSAGE_BATCH_SIZE` messages."""
+    """Split the segments, which are sorted by stream, into groups of one stream with at most `MESSAGE_BATCH_SIZE` messages.
+
+    A larger segment is a group by itself.
+    """
     for _, segments_of_stream in groupby(segments, lambda segment: segment.stream):
         yield from grouped(segments_of_stream, lambda segment: int(row_by_path[segment.path]["messages"]), MESSAGE_BATCH_SIZE)

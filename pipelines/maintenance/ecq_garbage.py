@@ -42,7 +42,7 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
 
     A message stays if Redis has it in flight or knows that it is acknowledged: its outcome has not arrived in the lake yet. The
     populate lock is held, because a populate that began earlier could load the messages into Redis again. With `dry_run`, the
-    messages are only run_and_count.
+    messages are only counted.
 
     Raises:
         Retryable: a service was unavailable, or other runs were published first; run it again.

@@ -43,7 +43,6 @@ class OldDays:
 
         With `dry_run`, nothing is removed, and the result says what would be.
 
-
         Raises:
             ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
         """

@@ -55,8 +55,7 @@ def old_versions(
     version_by_id = {version.id: version for version in versions}
     staying = set(heads)
     for head in heads:
-        parent = version_by_id[head].parent
-        if head != main and parent is not None:
+        if head != main and (parent := version_by_id[head].parent) is not None:
             staying.add(parent)
     history: list[Version] = []  # of main, newest first
     version = version_by_id.get(main)

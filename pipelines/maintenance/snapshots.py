@@ -66,7 +66,7 @@ def needed_runs(catalog: Catalog) -> set[str]:
 def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
     """The instant before which snapshots may be expired.
 
-    It is the end of their retention. If main has more than `snapshot_max` snapshots, it is later: the time of the oldest of the
+    It is the end of their retention. If main has `snapshot_max` snapshots or more, it may be later: the time of the oldest of the
     newest `snapshot_max` snapshots, but at most `now - READ_GRACE`.
     """
     retention_cut = now - timedelta(days=settings.snapshot_retention_days)

@@ -13,6 +13,7 @@ from itertools import islice
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from manifold.contracts.ecq_rows import RecordedState
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from manifold.queues import EcqLoader, Policy
@@ -83,25 +84,26 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, po
     if queue is None:
         yield QueueDifference.SPOILT
         return
-    yield from _message_differences(lake, queue, now=now, policy=policy)
+    state = lake.state()
+    yield from _message_differences(lake, state, queue, now=now, policy=policy)
     dispatchers_cut = _pending_from(policy, now - MAX_RECORDING_DELAY)
     if any(
         not message.is_delivered and message.seq < dispatchers_cut and message.seq != queue.in_flight
         for message in queue.messages
     ):
         yield QueueDifference.OVERDUE
-    state = lake.state()
     has_position = bool(queue.messages)  # a queue without live messages has no position in Redis
     if has_position and queue.epoch == state.epoch and (queue.acked_seq or 0) < (state.acked_seq or 0):
         yield QueueDifference.POSITION
 
 
-def _message_differences(lake: FoldedQueue, queue: ReadReply, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
-    """Yield how the messages that are live in the lake differ in the queue."""
+def _message_differences(
+    lake: FoldedQueue, state: RecordedState, queue: ReadReply, *, now: datetime, policy: Policy
+) -> Iterator[QueueDifference]:
+    """Yield how the messages that are live in the lake differ in the queue. `state` is the state of the queue in the lake."""
     kept_from = first_seq_at(now - timedelta(milliseconds=policy.ecq_retention_ms))
     pending_from = _pending_from(policy, now)
     collection_cut = _pending_from(policy, now - MAX_COLLECTION_DELAY)
-    state = lake.state()
     message_by_key = {message.key: message for message in queue.messages}
     for seq, key in lake.live:
         message = message_by_key.get(key)

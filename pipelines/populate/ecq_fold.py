@@ -74,7 +74,8 @@ def _states(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
     """The state rows of each client."""
     states: dict[str, list[StateRow]] = {}
     for batch in rows.to_batches(max_chunksize=1 << 16):
-        columns = [batch[name].to_pylist() for name in ("client_id", "seq", "at", "epoch", "kind")]
-        for client_id, *values in zip(*columns, strict=True):
-            states.setdefault(client_id, []).append(StateRow(*values))
+        columns = [batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")]
+        state_rows = map(StateRow._make, zip(*columns, strict=True))
+        for client_id, row in zip(batch["client_id"].to_pylist(), state_rows, strict=True):
+            states.setdefault(client_id, []).append(row)
     return dict(states)

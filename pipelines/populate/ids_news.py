@@ -43,7 +43,10 @@ def _must_be_offered(since: datetime) -> BooleanExpression:
 
 
 def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether there are `FORGET_ROWS` ended entries, or there are any and `FORGET_AFTER` has passed since the last time."""
+    """Whether there are `FORGET_ROWS` ended entries, or there are any and `FORGET_AFTER` has passed since the last time.
+
+    Also true if there are any, and it is not known when the queues last forgot entries.
+    """
     if not ended.rows:
         return False
     if ended.start is None or ended.rows >= FORGET_ROWS:

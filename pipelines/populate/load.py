@@ -55,8 +55,8 @@ class Populated:
     superseded: int = 0  # offered entries that a newer entry has superseded
     forgotten: int = 0  # ended entries that the queues have forgotten
     rebuild_needed: bool = False  # whether the queues are not loaded, so that nothing was done
-    spoilt: int = 0  # vehicles to which nothing was offered, because one of their Redis keys has another type
-    spoilt_named: tuple[str, ...] = ()  # some of these vehicles, each with that key
+    spoilt: int = 0  # vehicles and compacted queues that got nothing, because one of their Redis keys has another type
+    spoilt_named: tuple[str, ...] = ()  # some of these, each with that key
     spoilt_triggers: int = 0  # triggers whose Redis key has another type; dispatchers read these triggers from the lake
     spoilt_triggers_named: tuple[str, ...] = ()  # some of these keys
     compacted: int = 0  # compacted queues that were loaded

@@ -47,7 +47,7 @@ FOR_DRIVERS = (
 )
 FOR_SIGNATURES = ("boto3",)  # not a dependency of Manifold
 EXCLUDED_FILES = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")  # files that no worker needs
-GZIP_LEVEL = 1  # the fastest: writing the archive quickly matters more than its size
+GZIP_LEVEL = 1  # the fastest: nodes unpack the archive again and again
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from manifold.archive.parsing.processing import PROCESSED, Processing
 from manifold.archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
 from manifold.contracts.envelope import Stream
 
-# The parser of each stream. It yields at least one row for every message; the row of a refused message has a `reason`.
+# The parser of each stream. A refused message yields a row with a `reason`; an accepted one yields its rows, if it has any.
 PARSERS: Mapping[Stream, Parser] = {
     Stream.TRIGGER: triggers,
     Stream.DATA: data,

@@ -64,7 +64,7 @@ def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBa
 
 
 def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Extract the inline data of accepted triggers, including duplicates. Messages without the key `data` are not parsed."""
+    """Extract the inline data of accepted triggers, including duplicates. Messages that cannot have any are not parsed."""
     payload = messages["payload"]
     # A trigger with inline data has the JSON key "data", spelled literally or with an escape, which needs a backslash.
     may_have_data = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))

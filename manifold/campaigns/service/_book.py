@@ -44,7 +44,7 @@ class Book:
         self._fold(timeout_s=0)
         for batch in self._record.read():
             for name, facts in batch.items():
-                oldest_ms = min(oldest_ms, unix_ms_of(min(fact.seq for fact in facts)))
+                oldest_ms = min([oldest_ms, *(unix_ms_of(fact.seq) for fact in facts)])
                 if name not in self.left_alone:
                     self._unfolded.setdefault(name, []).extend(facts)
             self._fold(timeout_s=FOLD_TIMEOUT_S if self._is_current else None)
@@ -58,7 +58,7 @@ class Book:
                 self._record.forget(name, campaign.newest)
 
     def proposed(self) -> Iterator[tuple[str, Campaign]]:
-        """Yield the campaigns that have a plan and are not over, oldest proposal first."""
+        """Yield the followed campaigns that have a plan, oldest proposal first."""
         return in_order(self._campaigns)
 
     def leave_alone(self, name: str, exc: Exception) -> None:

@@ -40,7 +40,7 @@ class FoldedBrakes:
         required = right_brake(campaign, known)
         oldest_entry_ms = wall_clock_ms() - self._queues.policy.retention_ms
         if known is None and required is not None and unix_ms_of(required.seq) < oldest_entry_ms:
-            return True  # Redis drops a brake that is older than every entry, because there is nothing left to stop
+            return True  # recorders remove a brake that is older than every entry, because there is nothing left to stop
         if required is None or required == known:
             return known is None or follows(campaign, known)
         try:

@@ -1,5 +1,5 @@
 -- ecq_page.lua: read a page of live messages in seq order, and the state of the queue. Changes nothing.
--- ARGV[6] seq after which the page begins   ARGV[7] maximum number of messages; large messages make the page shorter
+-- ARGV[6] seq after which the page begins   ARGV[7] maximum number of messages; fewer if they are large, but at least one
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', greatest seq or '', '1' if more follow,
 --   {key, seq, payload size, 'pending' | 'delivered', …}, time of the last expiry or ''}
 -- The key of a message whose payload Redis lacks is unknown, and in a very long queue such a message may not be live. It is

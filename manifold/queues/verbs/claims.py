@@ -39,10 +39,8 @@ class ClaimReply(NamedTuple):
     """The result of a claim. `seq`, `attempts` and `deadline_ms` (Unix ms) describe the entry in flight; 0 if there is none.
 
     `message` is a claimed message of a compacted queue (key, NUL, payload) if the message is small; if it is empty, the message
-    must
-    be read separately. If an entry was claimed, `max_packet_bytes` is the largest packet that the vehicle accepts; 0: no limit,
-    or
-    unknown.
+    must be read separately. If an entry was claimed, `max_packet_bytes` is the largest packet that the vehicle accepts; 0: no
+    limit, or unknown.
     """
 
     word: ClaimWord
@@ -89,8 +87,7 @@ class UpdatePresenceReply(NamedTuple):
     """`word` is `noted` or `stale`; `released` is the seq that went back to pending, or None.
 
     `ecq_released` is the same for the vehicle's compacted queue. `ecq_wake` says that the compacted queue has something to claim,
-    or
-    that its entry in flight has a new deadline.
+    or that its entry in flight has a new deadline.
     """
 
     word: str
@@ -187,10 +184,9 @@ class Park(Verb, frozen=True):
     """Park `seq` until `data_id` arrives, and claim the next entry.
 
     The reply is NONE if `seq` is neither in flight nor parked. It is BUSY with `seq` itself if an earlier publish of the entry
-    may
-    still be under way: the entry is then pending again, and nothing was parked or claimed. A note says which data a parked entry
-    waits for. It is written before and after parking, because data that arrives between the two removes the first note. A note
-    expires with the retention.
+    may still be under way: the entry is then pending again, and nothing was parked or claimed. A note says which data a parked
+    entry waits for. It is written before and after parking, because data that arrives between the two removes the first note. A
+    note expires with the retention.
     """
 
     seq: int

@@ -275,5 +275,5 @@ class SessionObserver:
             return
         elif kind == DISCONNECT:
             self._complete(kind, body)
-            code, _ = read_disconnect(body, self._messages.version)
-            self._broker_reason = events.reason_name(self._rights.fault or code)
+            code = self._rights.fault or read_disconnect(body, self._messages.version)[0]
+            self._broker_reason = events.reason_name(code)

@@ -23,7 +23,7 @@ def read_connect(body: bytes) -> Connect:
     """Parse a CONNECT; its password is not read. If the body is truncated after the client id, `is_complete` is false.
 
     Raises:
-        Malformed: the body is truncated before the end of the client id.
+        Malformed: the body is truncated before the end of the client id, or its properties are malformed.
     """
     reader = Reader(body)
     reader.binary()  # the protocol's name

@@ -112,9 +112,9 @@ class PublicationStore:
         already_taken = None
         for publication in self._by_owner.get(received.owner, {}).values():
             sent = publication.sent
-            has_same_payload = sent.crc == received.crc and sent.size == received.size
-            is_match = has_same_payload if by_payload else publication.pairs == pairs
-            if not is_match or sent.topic != received.topic:
+            has_pairs = not by_payload and publication.pairs == pairs
+            has_payload = by_payload and sent.crc == received.crc and sent.size == received.size
+            if not (has_pairs or has_payload) or sent.topic != received.topic:
                 continue
             expires_at_ms = publication.expires_at_ms
             if expires_at_ms is not None and now_ms > expires_at_ms + 1000:  # a second more: the broker counts whole seconds

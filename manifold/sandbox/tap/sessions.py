@@ -41,7 +41,10 @@ class Session:
 
 
 def session_expiry_s(connect: Connect, connack_properties: Properties) -> int:
-    """Return the seconds for which a session outlives its connection. On MQTT 5 the CONNACK overrides the CONNECT."""
+    """Return the seconds for which a session outlives its connection.
+
+    On MQTT 5 an expiry other than 0 in the CONNACK overrides that of the CONNECT.
+    """
     if connect.version < 5:
         return 0 if connect.clean_start else SESSION_MAX_S
     granted: int | None = connack_properties.get("Session-Expiry-Interval")

@@ -54,7 +54,7 @@ class SubscriptionRights:
         if kind != SUBSCRIBE:
             return Decision(granted=body, replacement=None)
         refusal = NOT_AUTHORIZED if version >= 5 else FAILURE
-        reasons, granted_filters = bytearray(), b""
+        reasons, granted_filters = bytearray(), bytearray()  # bytes would be copied for each filter
         for topic_filter, options in filters:
             text = topic_filter.decode("utf-8", "replace")
             if self._rights.allows(client_id, username, Action.SUBSCRIBE, text):
