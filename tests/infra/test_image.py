@@ -97,7 +97,7 @@ def test_a_source_change_adds_a_small_layer() -> None:
 def test_libraries_match_the_lock_without_development_packages() -> None:
     lock = loaded(HERE / "runtime_lock.py")
     whole = lock.blocks((ROOT / "requirements.lock").read_text())
-    wanted = {name: whole[name].partition("==")[2].split()[0] for name in lock.runs(whole)}
+    wanted = {name: whole[name].partition("==")[2].split()[0] for name in lock.runtime_packages(whole)}
     told = "import json; from importlib.metadata import distributions as d; print(json.dumps({x.name: x.version for x in d()}))"
     there = {_plain(name): version for name, version in json.loads(run_once("python", "-c", told).stdout).items()}
     assert there.pop("manifold") == run_once("manifold", "--version").stdout.split()[-1]
