@@ -112,7 +112,8 @@ def test_orders_and_answers_are_recorded_by_certificate(secure: Settings, tmp_pa
         return [(e.topic, e.payload) for e in archive.recorded_since(stream, 0) if e.refused_because is None]
 
     topic = topics.response_topic(secure.topic_prefix, own, "maps-47")
-    wait_until(lambda: recorded(Stream.ANSWER) == [(topic, answer)], what="the answer to be archived")
+    wait_until(lambda: recorded(Stream.ANSWER) and recorded(Stream.CAMPAIGN), what="both messages to be archived")
+    assert recorded(Stream.ANSWER) == [(topic, answer)]
     assert recorded(Stream.CAMPAIGN) == [(topics.CAMPAIGN, encode(order))]
 
 
