@@ -25,20 +25,21 @@ from manifold.settings import Settings
 DAG = "ingest_archives"
 DAG_WAIT_S = 600.0
 RECORDED_WAIT_S = 120.0
+MAX_STDERR_CHARS = 2000  # of a failed rebuild
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Row counts found by a plain PyIceberg program."""
+class RowCounts:
+    """Numbers of rows in the lake, and the run that was ingested last."""
 
-    ids: int  # of the demo's batch
-    delivered: int  # of the demo's batch
-    quarantined: int  # of all batches
-    run_id: str  # of the newest run
+    ids: int  # rows of the demo's batch
+    delivered: int  # rows of the demo's batch that say delivered
+    quarantined: int  # rows of all batches
+    run_id: str  # the newest run; empty if there is none
 
 
 def run_ingest_dag(settings: Settings) -> tuple[str, float]:
-    """Trigger the DAG through Airflow's API; return its final state, and the duration in seconds."""
+    """Trigger the DAG through Airflow's API; return the run's final state, and its duration in seconds."""
     with logged_in(settings, url(settings)) as airflow:
         airflow.wait_known(DAG, within_s=DAG_WAIT_S)
         began = time.monotonic()
@@ -47,51 +48,54 @@ def run_ingest_dag(settings: Settings) -> tuple[str, float]:
     return state, time.monotonic() - began
 
 
-def count_rows(settings: Settings, request_id: str) -> Rows:
-    """Count the batch's rows in ids and outcomes, and all rows in quarantine; name the newest run."""
+def count_rows(settings: Settings, request_id: str) -> RowCounts:
+    """Count the batch's rows in the tables of ids and outcomes, and all rows in quarantine, with PyIceberg."""
     catalog = open_catalog(settings)
     ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
     seqs = set(ids["seq"].to_pylist())
     delivered = 0
     if seqs:
-        ended = catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("outcome",)).to_arrow()
-        delivered = ended["outcome"].to_pylist().count(Outcome.DELIVERED.value)
+        outcomes = catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("outcome",)).to_arrow()
+        delivered = outcomes["outcome"].to_pylist().count(Outcome.DELIVERED.value)
     quarantined = catalog.load_table(QUARANTINE.identifier).scan().count()
-    runs = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("run_id", "ingested_at")).to_arrow().to_pylist()
-    newest = max(runs, key=lambda row: row["ingested_at"])["run_id"] if runs else ""
-    return Rows(ids.num_rows, delivered, quarantined, newest)
+    segments = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("run_id", "ingested_at")).to_arrow().to_pylist()
+    newest_run_id = max(segments, key=lambda row: row["ingested_at"])["run_id"] if segments else ""
+    return RowCounts(ids.num_rows, delivered, quarantined, newest_run_id)
 
 
 def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
-    """Return the audit's verdict on a run, and the address of its report."""
+    """Return the audit's verdict on a run (`passed`, `failed` or `not judged`), and the address of the run's report."""
     reports = open_reports(settings)
-    found = reports.read(audit_result_path(run_id))
-    if found is None:
-        return "not judged", reports.address(run_page(run_id))
-    return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))
+    address = reports.address(run_page(run_id))
+    result = reports.read(audit_result_path(run_id))
+    if result is None:
+        return "not judged", address
+    return "passed" if json.loads(result)["passed"] else "failed", address
 
 
 def spark_evidence(settings: Settings, run_id: str) -> tuple[str, str]:
-    """Return two signs that Spark did the work.
+    """Return two signs that Spark did the work: the type of batch that Great Expectations validated, and an application's id.
 
-    They are the type of batch that Great Expectations validated, and the id of the application that wrote the newest snapshot of
-    the ids table.
+    The type is `nothing` without a validation result. The id is that of the Spark application that wrote the newest snapshot of
+    the ids table, empty if it was not Spark.
     """
-    found = open_reports(settings).read(validation_result(run_id, IDS.name))
-    batch_type = json.loads(found)["meta"]["batch_spec"]["batch_data"] if found else "nothing"
-    head = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
-    application_id = head.summary.additional_properties.get("spark.app.id", "") if head and head.summary else ""
+    result = open_reports(settings).read(validation_result(run_id, IDS.name))
+    batch_type = json.loads(result)["meta"]["batch_spec"]["batch_data"] if result else "nothing"
+    snapshot = open_catalog(settings).load_table(IDS.identifier).current_snapshot()
+    application_id = ""
+    if snapshot is not None and snapshot.summary is not None:
+        application_id = snapshot.summary.additional_properties.get("spark.app.id", "")
     return batch_type, application_id
 
 
 def wait_until_outcomes_recorded(settings: Settings, vehicles: Sequence[Owner]) -> None:
     """Wait until all entries of these vehicles have ended and the recorder has their outcomes.
 
-    Outcomes move from Redis to the journal within a second. If `wipe_redis` came before that, the vehicle would get the message
-    again.
+    Outcomes move from Redis to the journal within a second. If Redis were wiped (`wipe_redis`) before that, the vehicles would
+    get the messages again.
 
     Raises:
-        Retryable: this has not happened within `RECORDED_WAIT_S`.
+        Retryable: an entry has not ended, or an outcome is not recorded, after `RECORDED_WAIT_S` seconds.
     """
     with connect(settings.redis) as redis:
 
@@ -101,13 +105,13 @@ def wait_until_outcomes_recorded(settings: Settings, vehicles: Sequence[Owner]) 
                 pipe.exists(keys.pending(owner))
             return not any(pipe.execute()) and not redis.xlen(keys.OUTCOMES)
 
-        waits = Retrying(
-            retry=retry_if_result(lambda done: not done), wait=wait_fixed(0.05), stop=stop_after_delay(RECORDED_WAIT_S)
+        retrying = Retrying(
+            retry=retry_if_result(lambda recorded: not recorded), wait=wait_fixed(0.05), stop=stop_after_delay(RECORDED_WAIT_S)
         )
         try:
-            waits(are_recorded)
+            retrying(are_recorded)
         except RetryError as exc:
-            raise Retryable("the outcomes of what was delivered are not recorded; see `manifold status`") from exc
+            raise Retryable("the outcomes of delivered entries are not recorded; see `manifold status`") from exc
 
 
 def wipe_redis(settings: Settings) -> int:
@@ -119,13 +123,16 @@ def wipe_redis(settings: Settings) -> int:
 
 
 def rebuild() -> tuple[int, float]:
-    """Run `manifold rebuild` as an operator would; return the number of queued entries, and the duration in seconds."""
+    """Run `manifold rebuild` as an operator would; return the number of queued entries, and the duration in seconds.
+
+    If it fails, the end of its stderr is printed, and the number is 0.
+    """
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "manifold.console", "rebuild", "--json"], capture_output=True, text=True, check=False
     )
     seconds = time.monotonic() - began
     if done.returncode != 0:
-        sys.stderr.write(done.stderr[-2000:])
+        sys.stderr.write(done.stderr[-MAX_STDERR_CHARS:])
         return 0, seconds
     return int(json.loads(done.stdout)["populated"]["queued"]), seconds

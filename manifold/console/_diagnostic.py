@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One check: whether it passed, what was observed, and the remedy."""
+    """The result of one check."""
 
-    check: str
+    check: str  # its name
     passed: bool
-    seen: str
-    remedy: str = ""
+    seen: str  # what was observed: the state, or the error
+    remedy: str = ""  # what to do if the check failed; may be set although it passed

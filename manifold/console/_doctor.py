@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,47 +35,56 @@ from manifold.settings import Settings
 from pipelines.spark.conf import jars_for
 
 MIN_FREE_BYTES = 2 << 30
-OLDEST_JAVA = 17
+MIN_JAVA_VERSION = 17
+MAX_ERROR_CHARS = 200  # shown of an error
 
 
 @handle_errors
 def doctor(as_json: AsJson = False) -> None:
-    """Check everything that Manifold depends on, and name remedies; exit status 1 if one is needed."""
+    """Check everything that Manifold depends on, and name remedies; exit status 1 if a check fails."""
     settings = settings_or_fail()
     findings = list(examine(settings))
     if as_json:
-        print_json([{"check": f.check, "passed": f.passed, "seen": f.seen, "remedy": f.remedy} for f in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
-        rows = [("ok" if f.passed else "FAILED", f.check, f.seen, "" if f.passed else f.remedy) for f in findings]
+        rows = []
+        for finding in findings:
+            result, remedy = ("ok", "") if finding.passed else ("FAILED", finding.remedy)
+            rows.append((result, finding.check, finding.seen, remedy))
         out.print(table("", ("", "check", "seen", "remedy"), rows))
-    if not all(f.passed for f in findings):
+    if not all(finding.passed for finding in findings):
         raise typer.Exit(FAILED)
 
 
 def examine(settings: Settings) -> Iterator[Diagnostic]:
-    """Yield every check, in order of dependency."""
+    """Run the checks one after the other, and yield the result of each: first the dependencies, then what depends on them."""
     yield Diagnostic("python", True, sys.version.split()[0])
     yield _java()
     settings = as_started(settings)
-    is_embedded = {"redis-server": not settings.redis_url.get_secret_value(), "mosquitto": not settings.mqtt_url}
-    for program in (name for name, is_needed in is_embedded.items() if is_needed):
-        path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        yield Diagnostic(program, path is not None, path or "not found", f"make setup, or apt-get install {program}")
-    missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
-    fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only knows the default settings
-    yield Diagnostic("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
+    yield from _programs(settings)
+    yield _jars(settings)
     yield _home(settings)
     yield archive(settings)
-    yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
+    yield _attempt("catalog", partial(_catalog, settings), "make up creates it; else correct MANIFOLD_CATALOG_URI")
     yield _tables(settings)
-    yield _attempt("redis", lambda: _redis(settings), "make up; else correct MANIFOLD_REDIS_URL")
-    yield _attempt("redis memory", lambda: _memory(settings), "raise maxmemory, and set maxmemory-policy to noeviction")
-    yield _attempt(
-        "redis persistence",
-        lambda: _persistence(settings),
-        "set appendonly yes and appendfsync everysec: what Redis loses is offered again, but what it was busy with is sent twice",
+    yield from _redis_checks(settings)
+    yield from _service_checks(settings)
+
+
+def _redis_checks(settings: Settings) -> Iterator[Diagnostic]:
+    yield _attempt("redis", partial(_redis, settings), "make up; else correct MANIFOLD_REDIS_URL")
+    yield _attempt("redis memory", partial(_memory, settings), "raise maxmemory, and set maxmemory-policy to noeviction")
+    persistence_remedy = (
+        "set appendonly yes and appendfsync everysec: entries that Redis loses are queued again, but those that were just "
+        "sent or acknowledged may be sent twice"
     )
-    yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
+    yield _attempt("redis persistence", partial(_persistence, settings), persistence_remedy)
+    yield _attempt("queues", partial(_loaded, settings), "manifold rebuild fills the queues from the lake")
+
+
+def _service_checks(settings: Settings) -> Iterator[Diagnostic]:
+    """Check the services that these settings include, the broker, and the certificates."""
+    start_remedy = f"make up; its log is in {settings.home}/logs"
     ports = {"recorder": settings.recorder_port}
     if settings.mqtt_url:
         yield from probe_quietly(settings)
@@ -81,53 +92,70 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
         ports["tap"] = settings.tap_port
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
-        yield _attempt(name, lambda port=port: _healthz(settings, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
-    yield _attempt(
-        "recorders", lambda: _recorders(settings), "name the address of each in MANIFOLD_RECORDER_URLS, of every job too"
-    )
+        yield _attempt(name, partial(_health, settings, settings.http(port)), start_remedy)
+    recorders_remedy = "list the address of every recorder in MANIFOLD_RECORDER_URLS, also for jobs"
+    yield _attempt("recorders", partial(_recorders, settings), recorders_remedy)
     certificate_check = certificates(settings)
     if certificate_check is not None:
         yield certificate_check
-    yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
-    yield _attempt(
-        "direct enqueue", lambda: _direct_enqueue(settings), "cure what it says; what is recorded meanwhile is offered then"
-    )
+    yield _attempt("api", partial(_health, settings, settings.api), start_remedy)
+    enqueue_remedy = "remove the cause that it names; messages recorded until then are queued afterwards"
+    yield _attempt("direct enqueue", partial(_direct_enqueue, settings), enqueue_remedy)
     if settings.with_campaigns:
-        yield _attempt(
-            "campaigner", lambda: _healthz(settings, settings.campaigner_port), f"make up; its log is in {settings.home}/logs"
-        )
+        yield _attempt("campaigner", partial(_health, settings, settings.http(settings.campaigner_port)), start_remedy)
     if settings.with_signals:
         yield rabbitmq(settings)
-        yield _attempt(
-            "signals", lambda: _healthz(settings, settings.signals_port), f"make up; its log is in {settings.home}/logs"
-        )
-        yield _attempt("signatures of signals", lambda: signatures(settings), SIGNING_REMEDY)
-        yield _attempt("key ring of signals", lambda: ring(settings), RING_REMEDY)
+        yield _attempt("signals", partial(_health, settings, settings.http(settings.signals_port)), start_remedy)
+        yield _attempt("signatures of signals", partial(signatures, settings), SIGNING_REMEDY)
+        yield _attempt("key ring of signals", partial(ring, settings), RING_REMEDY)
     if settings.with_airflow:
-        url = f"{airflow.url(settings)}{airflow.HEALTH}"
-        yield _attempt("airflow", lambda: _get(settings, url), f"make up; its log is in {settings.home}/logs")
+        yield _attempt("airflow", partial(_airflow, settings), start_remedy)
 
 
 def _attempt(check: str, probe: Callable[[], str], remedy: str) -> Diagnostic:
-    """Run a probe, which returns what it has seen, or raises what is wrong."""
+    """Run a probe. It returns what it observed if the check passes, and raises an error that says what is wrong otherwise.
+
+    Other errors than those of servers, files and values propagate.
+    """
     try:
         return Diagnostic(check, True, probe())
     except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
-        return Diagnostic(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
+        message_in_one_line = " ".join(str(exc).split())
+        return Diagnostic(check, False, message_in_one_line[:MAX_ERROR_CHARS] or type(exc).__name__, remedy)
 
 
 def _java() -> Diagnostic:
-    remedy = f"install a Java runtime, {OLDEST_JAVA} or newer: make setup, or apt-get install openjdk-17-jre-headless"
+    remedy = f"install a Java runtime, {MIN_JAVA_VERSION} or newer: make setup, or apt-get install openjdk-17-jre-headless"
     try:
         output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
         return Diagnostic("java", False, "not found", remedy)
     version = output.split('"')[1] if '"' in output else output.strip()
     major = version.split(".")[0]
-    return Diagnostic("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
+    return Diagnostic("java", major.isdigit() and int(major) >= MIN_JAVA_VERSION, version, remedy)
+
+
+def _programs(settings: Settings) -> Iterator[Diagnostic]:
+    """Check that the servers are installed that Manifold starts itself, because no setting names an external one."""
+    needed = []
+    if not settings.redis_url.get_secret_value():
+        needed.append("redis-server")
+    if not settings.mqtt_url:
+        needed.append("mosquitto")
+    for program in needed:
+        path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        yield Diagnostic(program, path is not None, path or "not found", f"make setup, or apt-get install {program}")
+
+
+def _jars(settings: Settings) -> Diagnostic:
+    missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
+    seen = f"{', '.join(missing)} missing" if missing else str(settings.jars)
+    remedy = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only fetches the jars of the default settings
+    return Diagnostic("Spark's jars", not missing, seen, remedy)
 
 
 def _home(settings: Settings) -> Diagnostic:
+    """Check that the home, or the closest parent if it does not exist yet, is writable and has free space."""
     home = settings.home
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     free_bytes = shutil.disk_usage(existing).free
@@ -137,6 +165,7 @@ def _home(settings: Settings) -> Diagnostic:
 
 
 def _catalog(settings: Settings) -> str:
+    """Count the tables in the catalog. A SQLite file that does not exist is an error: opening the catalog would create it."""
     file = settings.catalog.removeprefix(SQLITE)
     if settings.catalog.startswith(SQLITE) and not Path(file).exists():
         raise ValueError(f"{file} does not exist yet")
@@ -148,15 +177,15 @@ def _tables(settings: Settings) -> Diagnostic:
     from pipelines.migrations.migrate import plan  # imported here, so that --help is fast
 
     def probe() -> str:
-        _catalog(settings)
+        _catalog(settings)  # raises if there is no catalog
         due = plan(open_catalog(settings)).steps
         if due:
             raise ValueError(f"{len(due)} steps are due: {', '.join(sorted({step.table for step in due}))}")
         return "up to date with this release"
 
     try:
-        return _attempt("tables", probe, "manifold lake migrate (with --plan it says what it would do)")
-    except Permanent as exc:
+        return _attempt("tables", probe, "manifold lake migrate; with --plan it lists the steps")
+    except Permanent as exc:  # a version that this release cannot migrate; after the first colon, the message has the remedy
         seen, _, remedy = str(exc).partition(": ")
         return Diagnostic("tables", False, seen, remedy)
 
@@ -185,14 +214,14 @@ def _persistence(settings: Settings) -> str:
     """Check the persistence of every node: with snapshots alone, a restart loses everything after the last snapshot."""
     for info in _node_infos(settings, "persistence"):
         if not info["aof_enabled"]:
-            raise ValueError("snapshots only: a restart loses what came after the last one")
+            raise ValueError("snapshots only: a restart loses every write after the last snapshot")
         if info["aof_last_write_status"] != "ok":
-            raise ValueError(f"the last write to its file failed: {info['aof_last_write_status']}")
-    return "every write is in its file"
+            raise ValueError(f"the last write to the append-only file failed: {info['aof_last_write_status']}")
+    return "every write is in the append-only file"
 
 
 def _node_infos(settings: Settings, section: str) -> list[Any]:
-    """This section of Redis' INFO, from every primary node of a cluster, or from the only node."""
+    """This section of Redis' INFO as a dict, from every primary node of a cluster, or from the single server."""
     _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis, socket_timeout=3) as redis:
         if not is_cluster:
@@ -202,6 +231,7 @@ def _node_infos(settings: Settings, section: str) -> list[Any]:
 
 
 def _direct_enqueue(settings: Settings) -> str:
+    """Check that the recorder has not suspended its direct enqueue. If it has, its state says why; `off` passes, as a setting."""
     health = _get_health(settings, settings.http(settings.recorder_port)).json()
     state = str(health.get("direct_enqueue"))
     if state.startswith("suspended"):
@@ -210,21 +240,17 @@ def _direct_enqueue(settings: Settings) -> str:
 
 
 def _loaded(settings: Settings) -> str:
-    """Check the markers that say that the queues are loaded."""
+    """Check that Redis has the markers of loaded queues: one on a single server, several on a cluster."""
     _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis, socket_timeout=3) as redis:
         marks = keys.loaded_marks(of_cluster=is_cluster)
         if redis.exists(*marks) < len(marks):
-            raise ValueError("rebuild needed: Redis does not hold what is pending")
+            raise ValueError("rebuild needed: the queues in Redis are not loaded")
     return "loaded"
 
 
-def _healthz(settings: Settings, port: int) -> str:
-    return _healthy(settings, settings.http(port))
-
-
 def _recorders(settings: Settings) -> str:
-    """Check that the settings name every recorder that holds a node number: jobs ask these recorders to close their segments."""
+    """Check that the settings name every recorder that holds a node number, because jobs ask only those to close segments."""
     from manifold.archive.lease_holders import unqueried_holders
 
     nodes = {_get_health(settings, url).json().get("node") for url in settings.recorders}
@@ -233,15 +259,18 @@ def _recorders(settings: Settings) -> str:
     unknown = unqueried_holders(settings, nodes)
     if unknown:
         holders = ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(unknown.items()))
-        raise ValueError(f"no job knows {holders}")
-    return f"each of {len(nodes)} is asked"
+        raise ValueError(f"jobs do not know the recorders {holders}")
+    return f"jobs ask all {len(nodes)}"
 
 
-def _api(settings: Settings) -> str:
-    return _healthy(settings, settings.api)
+def _airflow(settings: Settings) -> str:
+    url = f"{airflow.url(settings)}{airflow.HEALTH}"
+    httpx.get(url, timeout=5, verify=verified(settings, url)).raise_for_status()
+    return "healthy"
 
 
-def _healthy(settings: Settings, service: str) -> str:
+def _health(settings: Settings, service: str) -> str:
+    """Check a service by its health route; `service` is its URL. If it is not healthy, its reply says why."""
     reply = _get_health(settings, service)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
@@ -250,8 +279,3 @@ def _healthy(settings: Settings, service: str) -> str:
 
 def _get_health(settings: Settings, service: str) -> httpx.Response:
     return httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=verified(settings, service))
-
-
-def _get(settings: Settings, url: str) -> str:
-    httpx.get(url, timeout=5, verify=verified(settings, url)).raise_for_status()
-    return "healthy"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def redis_of(settings: Settings) -> "Iterator[Redis]":
-    """Open a blocking Redis client."""
+    """Open a blocking Redis client; it is closed at the end of the block."""
     from manifold.runtime.redis import connect
 
     with connect(settings.redis) as redis:
@@ -23,7 +23,7 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 
 @contextmanager
 def history_of(settings: Settings) -> "Iterator[History]":
-    """Open the history of vehicles, batches and data."""
+    """Open the history of vehicles, batches, data and compacted queues; its Redis client is closed at the end of the block."""
     from manifold.history.merge import History
 
     with redis_of(settings) as redis:

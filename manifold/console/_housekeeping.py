@@ -1,41 +1,38 @@
-"""`manifold compact`, `gc`, `verify`: maintenance of the lake, and comparing the queues with it, without Airflow."""
+"""`manifold compact`, `gc`, `verify`: compacts tables, collects garbage, compares the queues with the lake. Without Airflow."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._job import FIRST, run_job
+from manifold.console._job import SPARK_START_NOTE, run_job
 from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would go; change nothing.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Queue what is missing, end what has ended, put in order.")]
+if TYPE_CHECKING:  # importing Spark takes a second, so the commands import the pipelines themselves
+    from pipelines.maintenance.compact import TableResult
+    from pipelines.maintenance.garbage_run import Removal
+    from pipelines.maintenance.verify import Verified
+
+MAX_EXAMPLES = 3  # removed rows or files that `gc` names, for each kind
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed; change nothing.")]
+Repair = Annotated[
+    bool, typer.Option("--repair", help="Queue missing entries, end those that have ended, and restore their order.")
+]
 
 
 @handle_errors
 def compact(as_json: AsJson = False) -> None:
-    """Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
+    """Rewrite small files, sort settled days by vehicle, apply deletes; no query result changes."""
     settings = settings_or_fail()
-    from pipelines.stages.compact import compact_tables  # importing Spark takes a second
+    from pipelines.stages.compact import compact_tables
 
-    result = run_job(settings, f"compacting{FIRST}", lambda: compact_tables(settings), quiet=as_json)
+    result = run_job(settings, f"compacting{SPARK_START_NOTE}", lambda: compact_tables(settings), quiet=as_json)
     if as_json:
-        _print(result)
+        _print_result(result)
         return
     columns = ("table", "files", "of them sorted", "bytes", "manifests", "rewritten", "seconds", "note")
-    rows = [
-        (
-            name,
-            f"{t.before.files} → {t.after.files}",
-            f"{t.before.sorted_files} → {t.after.sorted_files}",
-            f"{t.before.bytes:,} → {t.after.bytes:,}",
-            f"{t.before.manifests} → {t.after.manifests}",
-            t.rewritten_files,
-            t.seconds,
-            t.left_alone or (f"{t.failed_files} files are for the next time" if t.failed_files else ""),
-        )
-        for name, t in result.tables.items()
-    ]
+    rows = [_compaction_row(name, table_result) for name, table_result in result.tables.items()]
     out.print(table("the tables are compacted", columns, rows))
 
 
@@ -47,14 +44,14 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
     result = run_job(
         settings,
-        f"{'looking for' if dry_run else 'collecting'} garbage{FIRST}",
+        f"{'looking for' if dry_run else 'collecting'} garbage{SPARK_START_NOTE}",
         lambda: collect_garbage(settings, dry_run=dry_run),
         quiet=as_json,
     )
     if as_json:
-        _print(result)
+        _print_result(result)
         return
-    kinds = {
+    removals_by_kind = {
         "entries that expired": [result.expired],
         "data": [result.data],
         "messages of compacted queues": [result.messages],
@@ -65,44 +62,78 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
         "snapshots": list(result.snapshots.values()),
         "files that no snapshot knows": list(result.orphans.values()),
     }
-    rows = [
-        (
-            kind,
-            sum(g.count for g in removals),
-            sum(g.bytes for g in removals if g.bytes is not None) if any(g.bytes is not None for g in removals) else None,
-            ", ".join([name for g in removals for name in g.sample][:3]),
-            next((f"kept: {g.kept_because}" for g in removals if g.kept_because), ""),
-        )
-        for kind, removals in kinds.items()
-    ]
-    title = "this would go" if dry_run else "this is gone"
+    title = "would be removed" if dry_run else "removed"
+    rows = [_removal_row(kind, removals) for kind, removals in removals_by_kind.items()]
     out.print(table(title, ("what", "how many", "bytes", "for example", "note"), rows))
 
 
 @handle_errors
 def verify(repair: Repair = False, as_json: AsJson = False) -> None:
-    """Compare the queues with the lake; exit status 1 if they differ (and that was not repaired)."""
+    """Compare the queues with the lake; exit status 1 if they differ and not every difference was repaired."""
     settings = settings_or_fail()
     from pipelines.stages.verify import verify_queues
 
-    result = run_job(settings, f"comparing queues and lake{FIRST}", lambda: verify_queues(settings, repair=repair), quiet=as_json)
+    result = run_job(
+        settings,
+        f"comparing queues and lake{SPARK_START_NOTE}",
+        lambda: verify_queues(settings, repair=repair),
+        quiet=as_json,
+    )
     if as_json:
-        _print(result)
+        _print_result(result)
     else:
-        verdict = "agree" if result.agree else "DIFFER"
-        out.print(f"queues and lake {verdict}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
-        rows = [(kind, count, result.repaired.get(kind, "")) for kind, count in result.differences.items()]
-        out.print(table("", ("difference", "entries", "repaired"), rows))
-        if any(result.compacted.values()):
-            rows = [(kind, count, result.compacted_repaired.get(kind, "")) for kind, count in result.compacted.items() if count]
-            out.print(table("", ("compacted queues", "clients", "repaired"), rows))
-        if not result.loaded:
-            out.print("the queues are not loaded; run manifold rebuild")
-        if result.report:
-            out.print(f"report: {result.report}")
+        _show_verified(result)
     if not result.agree:
         raise typer.Exit(FAILED)
 
 
-def _print(result: Any) -> None:
+def _compaction_row(name: str, result: "TableResult") -> tuple[object, ...]:
+    before, after = result.before, result.after
+    note = result.left_alone
+    if not note and result.failed_files:
+        note = f"{result.failed_files} files conflicted with another commit; the next compaction rewrites them"
+    return (
+        name,
+        f"{before.files} → {after.files}",
+        f"{before.sorted_files} → {after.sorted_files}",
+        f"{before.bytes:,} → {after.bytes:,}",
+        f"{before.manifests} → {after.manifests}",
+        result.rewritten_files,
+        result.seconds,
+        note or "",
+    )
+
+
+def _removal_row(kind: str, removals: Sequence["Removal"]) -> tuple[object, ...]:
+    """The sums of the removals, with some examples, and the first reason why something was kept.
+
+    The sum of bytes is None if no removal knows its bytes.
+    """
+    sizes = [removal.bytes for removal in removals if removal.bytes is not None]
+    examples = [name for removal in removals for name in removal.sample]
+    reasons = [removal.kept_because for removal in removals if removal.kept_because]
+    return (
+        kind,
+        sum(removal.count for removal in removals),
+        sum(sizes) if sizes else None,
+        ", ".join(examples[:MAX_EXAMPLES]),
+        f"kept: {reasons[0]}" if reasons else "",
+    )
+
+
+def _show_verified(result: "Verified") -> None:
+    verdict = "agree" if result.agree else "DIFFER"
+    out.print(f"queues and lake {verdict}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
+    rows = [(kind, count, result.repaired.get(kind, "")) for kind, count in result.differences.items()]
+    out.print(table("", ("difference", "entries", "repaired"), rows))
+    if any(result.compacted.values()):
+        rows = [(kind, count, result.compacted_repaired.get(kind, "")) for kind, count in result.compacted.items() if count]
+        out.print(table("", ("compacted queues", "clients", "repaired"), rows))
+    if not result.loaded:
+        out.print("the queues are not loaded; run manifold rebuild")
+    if result.report:
+        out.print(f"report: {result.report}")
+
+
+def _print_result(result: Any) -> None:
     print_json(json.loads(result.to_json()))

@@ -13,42 +13,46 @@ from manifold.settings import Settings
 
 R = TypeVar("R")
 
-FIRST = " (Spark starts first)"
-STDERR = 2
-MAX_LOG_BYTES = 10 << 20  # the file is truncated above this size
+SPARK_START_NOTE = " (Spark starts first)"  # for the spinner's text, if the job may start Spark
+STDERR_DESCRIPTOR = 2
+MAX_LOG_BYTES = 10 << 20  # the next job empties a larger file
 
 
 def run_job(settings: Settings, what: str, work: Callable[[], R], *, quiet: bool) -> R:
-    """Run `work` with a spinner that says `what`, unless `quiet`. Unexpected errors name Spark's log."""
+    """Run `work` and return its result. Unless `quiet`, show a spinner with the text `what`, if stderr is a terminal.
+
+    If `work` raises another exception than a ManifoldError, the path of Spark's log is printed before the exception propagates.
+    """
     log = settings.home / "logs" / "spark.log"
     try:
-        with _stderr_of_libraries_to(log), working(what, quiet=quiet or not sys.stderr.isatty()):
+        with _libraries_stderr_redirected_to(log), working(what, quiet=quiet or not sys.stderr.isatty()):
             return work()
     except ManifoldError:
         raise
     except Exception:
-        err.print(f"what Spark printed is in {log}", highlight=False)
+        err.print(f"Spark's output is in {log}", highlight=False)
         raise
 
 
 @contextmanager
-def _stderr_of_libraries_to(log: Path) -> Iterator[None]:
-    """Redirect the standard error of the JVM, its workers and C libraries to a file.
+def _libraries_stderr_redirected_to(log: Path) -> Iterator[None]:
+    """Append the standard error of the JVM, its workers and C libraries to a file within the block.
 
-    `sys.stderr` has its own descriptor (`_app.main`) and is not affected. Without write access to the home nothing is redirected.
+    `sys.stderr` has a descriptor of its own (`_app.main`), so it is not redirected. If the file cannot be written, nothing is
+    redirected.
     """
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        fresh = not log.exists() or log.stat().st_size > MAX_LOG_BYTES
-        file = log.open("wb" if fresh else "ab")
+        starts_anew = not log.exists() or log.stat().st_size > MAX_LOG_BYTES
+        file = log.open("wb" if starts_anew else "ab")
     except OSError:
         yield
         return
-    terminal = os.dup(STDERR)
+    original = os.dup(STDERR_DESCRIPTOR)
     try:
         with file:
-            os.dup2(file.fileno(), STDERR)
+            os.dup2(file.fileno(), STDERR_DESCRIPTOR)
         yield
     finally:
-        os.dup2(terminal, STDERR)
-        os.close(terminal)
+        os.dup2(original, STDERR_DESCRIPTOR)
+        os.close(original)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from manifold.archive.segment import Interval
-from manifold.console._job import FIRST, run_job
+from manifold.console._job import SPARK_START_NOTE, run_job
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.lake.reports import INDEX, State, kept_runs, open_reports
 
@@ -40,7 +40,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
 
     result = run_job(
         settings,
-        f"ingesting{FIRST}",
+        f"ingesting{SPARK_START_NOTE}",
         lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False),
         quiet=as_json,
     )
@@ -59,7 +59,7 @@ def populate(as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.populate import populate_queues
 
-    result = run_job(settings, f"populating the queues{FIRST}", lambda: populate_queues(settings), quiet=as_json)
+    result = run_job(settings, f"populating the queues{SPARK_START_NOTE}", lambda: populate_queues(settings), quiet=as_json)
     if result.problem:
         fail(result.problem)
     _show(result, as_json, "the queues are populated", _populated(result))
@@ -71,7 +71,9 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.ingest.run_all import rebuild as run
 
-    result = run_job(settings, f"rebuilding the queues{FIRST}", lambda: run(settings, flush_first=flush), quiet=as_json)
+    result = run_job(
+        settings, f"rebuilding the queues{SPARK_START_NOTE}", lambda: run(settings, flush_first=flush), quiet=as_json
+    )
     populated = result.populated
     assert populated is not None  # a rebuild populates
     if populated.problem:

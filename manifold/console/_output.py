@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+# Imported under the same name, so that commands can import them from here.
 from manifold.console._table import printable as printable
 from manifold.console._table import shown as shown
 from manifold.console._table import table as table
@@ -19,29 +20,33 @@ from manifold.contracts.errors import ManifoldError
 from manifold.contracts.names import is_vin
 from manifold.settings import Settings, load_settings
 
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # Without markup and emoji, because names, paths and reasons from elsewhere may look like either.
-out, err = (Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False) for stderr in (False, True))
+out = Console(soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, markup=False, emoji=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-FAILED, USAGE = 1, 2
+FAILED, USAGE = 1, 2  # exit statuses: the command failed; its arguments or the settings are invalid
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
-    """Print an error with its remedy, and exit."""
+    """Print an error, whose message should end with the remedy, and exit with this status."""
     err.print(Text.assemble(("error:", "bold red"), " ", printable(message, kept="\n")))
     raise typer.Exit(code)
 
 
 def require_vin(vin: str) -> None:
-    """Exit unless the text may be a VIN."""
+    """Exit with an error unless the text has the form of a VIN."""
     if not is_vin(vin):
         fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
 
 
 def settings_or_fail() -> Settings:
-    """Load the settings; exit if they are invalid."""
+    """Load the settings; exit with an error if they are invalid."""
     try:
         return load_settings()
     except ManifoldError as exc:
@@ -49,7 +54,10 @@ def settings_or_fail() -> Settings:
 
 
 def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command: print errors that the user can fix as one line on stderr."""
+    """Decorate a command: print a ManifoldError or an error of Redis as one line on stderr, and exit with status 1.
+
+    Other exceptions propagate.
+    """
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -58,35 +66,42 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
         except ManifoldError as exc:
             fail(str(exc))
         except Exception as exc:
-            from redis.exceptions import OutOfMemoryError, RedisError  # imported here, because the client is slow to import
+            from redis.exceptions import RedisError  # imported here, because the client is slow to import
 
             if not isinstance(exc, RedisError):
                 raise
-            if isinstance(exc, OutOfMemoryError):
-                from manifold.runtime.redis import advice
-
-                fail(advice(load_settings().redis, exc))
-            if "WRONGTYPE" in str(exc):
-                fail(f"a key in Redis holds what Manifold does not write there ({exc}); delete it, then run `manifold rebuild`")
-            fail(f"Redis is unavailable ({exc}); is the platform up? See `manifold status`")
+            fail(_explain_redis_error(exc))
 
     return run
 
 
+def _explain_redis_error(exc: "RedisError") -> str:
+    """The error, and what the user can do about it."""
+    from redis.exceptions import OutOfMemoryError
+
+    if isinstance(exc, OutOfMemoryError):
+        from manifold.runtime.redis import advice
+
+        return advice(load_settings().redis, exc)
+    if "WRONGTYPE" in str(exc):
+        return f"a key in Redis has a type that Manifold does not use there ({exc}); delete it, then run `manifold rebuild`"
+    return f"Redis is unavailable ({exc}); is the platform up? See `manifold status`"
+
+
 def print_json(value: object) -> None:
-    """Write one JSON document to stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+    """Write one JSON document to stdout. Times become ISO 8601; other types that JSON lacks become text."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_encode) + "\n")
 
 
 @contextmanager
 def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a spinner within the block, unless `quiet`; yields a function that changes its text."""
+    """Show a spinner with the text `what` within the block, unless `quiet`; yield a function that changes its text."""
     if quiet:
         yield lambda _: None
         return
     with err.status(what) as status:
-        yield lambda words: status.update(words)
+        yield lambda text: status.update(text)
 
 
-def _plain(value: Any) -> Any:
+def _encode(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)

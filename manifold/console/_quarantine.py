@@ -20,31 +20,37 @@ app = typer.Typer(help="List refused messages, look into one, replay it after a 
 NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not be parsed as an option
 
 Seqs = Annotated[list[int] | None, typer.Argument(help="Seqs of refused messages.", show_default=False)]
-Matching = Annotated[str, typer.Option(help="Only those whose reason holds this text.", show_default=False)]
-Note = Annotated[str, typer.Option(help="Why, for whoever looks later.", show_default=False)]
-MAX_SHOWN = 60  # characters of a reason in the list
+Matching = Annotated[str, typer.Option(help="Only messages whose reason contains this text.", show_default=False)]
+Note = Annotated[str, typer.Option(help="Why; it is kept on record.", show_default=False)]
+MAX_REASON_CHARS = 60  # in the list
 
 
 @app.command("ls")
 @handle_errors
 def list_refused(
-    stream: Annotated[str | None, typer.Option(help="trigger, data or outcome.", show_default=False)] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only messages of this stream, such as trigger, data or outcome.", show_default=False)
+    ] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"], help="Received then or later, UTC.", show_default=False),
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"], help="Only messages received then or later, UTC.", show_default=False
+        ),
     ] = None,
     matching: Matching = "",
-    settled: Annotated[bool, typer.Option("--all", help="Also what was replayed or dropped.")] = False,
+    settled: Annotated[bool, typer.Option("--all", help="Also messages that were replayed or dropped.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List what was refused and not yet settled, the newest first."""
-    instant = since.replace(tzinfo=UTC) if since else None
-    found = page(open_catalog(settings_or_fail()), RefusalFilter(stream, instant, matching, settled), limit=limit)
+    """List refused messages that are not replayed or dropped yet, the newest first."""
+    selection = RefusalFilter(stream, since.replace(tzinfo=UTC) if since else None, matching, settled)
+    found = page(open_catalog(settings_or_fail()), selection, limit=limit)
     if as_json:
-        print_json([_plain(refused) for refused in found.refusals])
+        print_json([_without_payload(refused) for refused in found.refusals])
         return
-    rows = [(r.seq, r.received_at, r.stream, r.state, _short(r.reason)) for r in found.refusals]
+    rows = [
+        (refused.seq, refused.received_at, refused.stream, refused.state, _shorten(refused.reason)) for refused in found.refusals
+    ]
     more = f", {found.total - len(rows)} more" if found.more else ""
     out.print(table(f"{len(rows)} refused{more}", ("seq", "received", "stream", "state", "reason"), rows))
 
@@ -52,7 +58,7 @@ def list_refused(
 @app.command(context_settings=NUMBERS)
 @handle_errors
 def show(
-    seq: int,
+    seq: Annotated[int, typer.Argument(help="Seq of the refused message.", show_default=False)],
     payload_to: Annotated[Path | None, typer.Option(help="Write the payload into this file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,9 +70,10 @@ def show(
         except OSError as exc:
             fail(f"cannot write {payload_to} ({exc.strerror}); name a file that can be written", USAGE)
     if as_json:
-        print_json(_plain(refused) | {"payload": readable(refused.payload)})
+        print_json(_without_payload(refused) | {"payload": readable(refused.payload)})
         return
-    out.print(table("", ("what", "says"), [(name, value) for name, value in _plain(refused).items() if value is not None]))
+    rows = [(name, value) for name, value in _without_payload(refused).items() if value is not None]
+    out.print(table("", ("what", "says"), rows))
     out.print(printable(readable(refused.payload), kept="\n\t"), highlight=False)
 
 
@@ -81,7 +88,7 @@ def replay(
     note: Note = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write refused messages into the archive again, with their own seq, if today's rules accept them.
+    """Write refused messages into the archive again, with their original seq, if the present rules accept them.
 
     The next `manifold ingest` loads them.
     """
@@ -89,15 +96,15 @@ def replay(
     catalog = open_catalog(settings)
     selected = _select(catalog, seqs, matching)
     if payload is not None and len(selected) != 1:
-        fail(f"--payload is for one message, and these are {len(selected)}; name one seq", USAGE)
-    content = _bytes(payload) if payload else None
+        fail(f"--payload is for one message, but {len(selected)} are selected; name one seq", USAGE)
+    corrected = _read_file(payload) if payload else None
     now = datetime.now(UTC)
     replayed: list[Replayed] = []
     problems: list[str] = []
     for seq in selected:
         try:
-            replayed.append(quarantine.replay(catalog, settings, seq, payload=content, note=note, now=now))
-        except Permanent as exc:  # this message cannot be replayed; go on with the others
+            replayed.append(quarantine.replay(catalog, settings, seq, payload=corrected, note=note, now=now))
+        except Permanent as exc:  # this message cannot be replayed; the others may
             problems.append(str(exc))
     if as_json:
         print_json({"replayed": [asdict(message) for message in replayed], "problems": problems})
@@ -126,19 +133,20 @@ def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: A
 def _select(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
     """Return `seqs`, or the seqs of the open refusals whose reason contains `matching`; exit unless exactly one is given."""
     if bool(seqs) == bool(matching):
-        fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
+        fail("give either seqs or --matching TEXT; `manifold quarantine ls` shows seqs and reasons", USAGE)
     return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))
 
 
-def _plain(refused: Refusal) -> dict[str, Any]:
+def _without_payload(refused: Refusal) -> dict[str, Any]:
     return {name: value for name, value in asdict(refused).items() if name != "payload"}
 
 
-def _short(reason: str) -> str:
-    return reason if len(reason) <= MAX_SHOWN else reason[:MAX_SHOWN] + "…"
+def _shorten(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON_CHARS else reason[:MAX_REASON_CHARS] + "…"
 
 
-def _bytes(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
+    """The content of a file; exit with an error if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as exc:

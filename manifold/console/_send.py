@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from manifold.contracts.messages import Receipt, ReceiptStatus, sha1_hex
 from manifold.messaging.publisher import Publisher
 from manifold.settings import Settings
 
-Sent = list[tuple[str, Receipt]]
+Sent = list[tuple[str, Receipt]]  # of each message: what it is, and the recorder's receipt
 
 
 @handle_errors
@@ -34,11 +35,11 @@ def send(
     settings = settings_or_fail()
     recipients = list(vins or [])
     if vins_from:
-        recipients += _lines(vins_from)
-    payload = _bytes(data_from) if data_from else None
-    trigger = _bytes(trigger_from) if trigger_from else None
+        recipients += _read_lines(vins_from)
+    payload = _read_file(data_from) if data_from else None
+    trigger = _read_file(trigger_from) if trigger_from else None
     has_trigger_for_known_data = bool(recipients and data_id)
-    if payload is None and trigger_from is None and not has_trigger_for_known_data:
+    if payload is None and trigger is None and not has_trigger_for_known_data:
         fail("there is nothing to send; give --data FILE, or VINs with --data-id ID, or --trigger FILE", USAGE)
     if payload is not None and not data_id:
         data_id = sha1_hex(payload)
@@ -52,6 +53,11 @@ def send(
 async def _send(
     settings: Settings, payload: bytes | None, data_id: str, vins: list[str], request_id: str, trigger: bytes | None
 ) -> Sent:
+    """Publish the data `payload`, a trigger that names `vins`, and a trigger with the payload `trigger`; return their receipts.
+
+    A message is left out if its payload is None, or if there are no VINs. `request_id` and `data_id` are those of the VINs'
+    trigger.
+    """
     sent: Sent = []
     async with Publisher(settings) as publisher:
         if payload is not None:
@@ -65,24 +71,27 @@ async def _send(
 
 def _show(sent: Sent, as_json: bool) -> None:
     if as_json:
-        print_json(
-            [
-                {"message": what, "seq": r.seq, "status": r.status.value, "duplicate_of": r.duplicate_of, "reason": r.reason}
-                for what, r in sent
-            ]
-        )
+        print_json([{"message": what, **asdict(receipt)} for what, receipt in sent])
         return
-    rows = [
-        (what, r.seq, r.status.value, r.reason or (f"same as {r.duplicate_of}" if r.duplicate_of else None)) for what, r in sent
-    ]
+    rows = [(what, receipt.seq, receipt.status.value, _explain(receipt)) for what, receipt in sent]
     out.print(table("", ("message", "seq", "status", "why"), rows))
 
 
-def _lines(file: Path) -> list[str]:
-    return [line.strip() for line in _bytes(file).decode("utf-8", "replace").splitlines() if line.strip()]
+def _explain(receipt: Receipt) -> str | None:
+    """Why the message was refused, or which message it repeats; None if it was recorded."""
+    if receipt.reason:
+        return receipt.reason
+    return f"same as {receipt.duplicate_of}" if receipt.duplicate_of else None
 
 
-def _bytes(file: Path) -> bytes:
+def _read_lines(file: Path) -> list[str]:
+    """The lines of a file without surrounding spaces, and without empty lines."""
+    lines = (line.strip() for line in _read_file(file).decode("utf-8", "replace").splitlines())
+    return [line for line in lines if line]
+
+
+def _read_file(file: Path) -> bytes:
+    """The content of a file; exit with an error if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as exc:

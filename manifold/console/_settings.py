@@ -16,8 +16,8 @@ def settings(as_json: AsJson = False) -> None:
         {
             "name": name,
             "variable": PREFIX + name.upper(),
-            "value": _plain(getattr(effective, name)),
-            "default": _plain(field.default),
+            "value": _shown_value(getattr(effective, name)),
+            "default": _shown_value(field.default),
             "source": source_of(name),
             "meaning": field.description,
         }
@@ -27,10 +27,15 @@ def settings(as_json: AsJson = False) -> None:
         print_json(rows)
         return
     columns = ("variable", "value", "default", "source", "meaning")
-    out.print(table("", columns, [[row[column] if row[column] != "" else None for column in columns] for row in rows]))
+    table_rows = []
+    for row in rows:
+        cells = [row[column] for column in columns]
+        table_rows.append([None if cell == "" else cell for cell in cells])  # the table shows None as a dash
+    out.print(table("", columns, table_rows))
 
 
-def _plain(value: Any) -> Any:
+def _shown_value(value: Any) -> bool | int | float | str:
+    """A setting's value as it is printed: secrets are masked, None and an empty secret become an empty text."""
     if isinstance(value, SecretStr):
         return "********" if value.get_secret_value() else ""
     if value is None:

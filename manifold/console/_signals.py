@@ -1,4 +1,4 @@
-"""`manifold signals`: X-ray signals of a device, and the keys that seal them."""
+"""`manifold signals`: shows and erases the X-ray signals of a device, with the groups for keys and dead letters."""
 
 from functools import partial
 from typing import Annotated
@@ -18,7 +18,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(dlq_app, name="dlq")
 app.command()(send)
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest so many.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest.")]
+MAX_VALUES_SHOWN = 4  # readings, and anomalies, of each signal; --json prints all
 
 
 @app.command("erase")
@@ -29,14 +30,16 @@ def device_erase(
     yes: Yes = False,
     wait: Wait = WAIT_S,
     leave_letters: Annotated[
-        bool, typer.Option("--leave-dead-letters", help="Do not ask RabbitMQ: its dead letters expire after a week.")
+        bool, typer.Option("--leave-dead-letters", help="Leave dead letters in RabbitMQ, where they expire after a week.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase a device from dead letters, archive, lake and queues, and search every file for it; exit status 1 if it is found."""
     settings = _settings_for(device_id)
-    letters = partial(erase_letters, settings, device_id) if settings.with_signals and not leave_letters else None
-    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=letters)
+    erase_dead_letters = None
+    if settings.with_signals and not leave_letters:
+        erase_dead_letters = partial(erase_letters, settings, device_id)
+    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=erase_dead_letters)
 
 
 @app.command()
@@ -55,21 +58,18 @@ def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None
     if not found.signals:
         out.print(f"{device_id}: no signal is known")
         return
-    rows = [
-        (
-            signal.seq,
-            signal.captured_at,
-            signal.problem or ", ".join(f"{one['type']} {one['value']:g} {one['unit']}" for one in signal.readings[:4]),
-            ", ".join(f"{one['type']} ({one['severity']})" for one in signal.anomalies[:4]),
-        )
-        for signal in found.signals
-    ]
+    rows = []
+    for signal in found.signals:
+        readings = [f"{one['type']} {one['value']:g} {one['unit']}" for one in signal.readings[:MAX_VALUES_SHOWN]]
+        anomalies = [f"{one['type']} ({one['severity']})" for one in signal.anomalies[:MAX_VALUES_SHOWN]]
+        rows.append((signal.seq, signal.captured_at, signal.problem or ", ".join(readings), ", ".join(anomalies)))
     out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))
 
 
 def _settings_for(device_id: str) -> Settings:
+    """Load the settings; exit if this is not the id of a device, or the settings are invalid."""
     from manifold.contracts.signals.messages import DEVICE_ID
 
     if not DEVICE_ID.fullmatch(device_id):
-        fail(f"{device_id!r} is not a device's id: that has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+        fail(f"device id {device_id!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ -", USAGE)
     return settings_or_fail()

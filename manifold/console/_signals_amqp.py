@@ -40,7 +40,7 @@ def send(
 ) -> None:
     """Publish signals of a device, signed, and wait until RabbitMQ has them."""
     if not DEVICE_ID.fullmatch(device_id):
-        fail(f"{device_id!r} is not a device's id: that has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+        fail(f"device id {device_id!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ -", USAGE)
     settings, payload = settings_or_fail(), _bytes(data_from)
     if not payload or len(base64.b64encode(payload)) > settings.signals_max_payload:
         fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {settings.signals_max_payload * 3 // 4}", USAGE)

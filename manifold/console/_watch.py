@@ -1,4 +1,4 @@
-"""`manifold watch`: rates and queues of the platform, second by second."""
+"""`manifold watch`: shows rates and queue statistics of the platform, second by second."""
 
 import asyncio
 import json
@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import typer
@@ -25,9 +24,12 @@ from manifold.runtime.tls import web_context
 from manifold.sandbox.platform.health import as_started
 from manifold.settings import Settings
 
-EVERY_S = 1.0
-SCRAPE_WAIT_S = 0.5
-RATES: dict[str, tuple[str, dict[str, str]]] = {  # displayed rate → counter, and the required labels
+Selector = tuple[str, dict[str, str]]  # the name of a metric, and the labels that a sample of it must have
+Sample = dict[str, Any]  # what is shown of one second, as JSON
+
+SAMPLE_INTERVAL_S = 1.0
+SCRAPE_TIMEOUT_S = 0.5
+RATES: dict[str, Selector] = {  # displayed rate → counter
     "messages recorded": ("manifold_recorder_messages_total", {"status": "recorded"}),
     "messages refused": ("manifold_recorder_messages_total", {"status": "refused"}),
     "receipts withheld": ("manifold_recorder_receipts_total", {"result": "foreign_topic"}),
@@ -39,17 +41,16 @@ RATES: dict[str, tuple[str, dict[str, str]]] = {  # displayed rate → counter, 
     "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", {}),
     "parked": ("manifold_dispatcher_parked_total", {}),
 }
-OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # rates of the AMQP door, which is optional
+SIGNAL_RATES: dict[str, Selector] = {  # displayed rate → counter of the AMQP door, which is optional
     "signals processed": ("signals_messages_total", {"outcome": "processed"}),
     "signals repeated": ("signals_messages_total", {"outcome": "duplicate"}),
     "signals refused": ("signals_messages_total", {"outcome": "refused"}),
 }
-WAITING: dict[str, tuple[str, dict[str, str]]] = {  # displayed level → gauge, and its labels
+SIGNAL_QUEUES: dict[str, Selector] = {  # displayed queue of the AMQP door → gauge of its length
     "signals": ("signals_queue_depth", {"queue": topology.RAW}),
     "signals to be tried again": ("signals_queue_depth", {"queue": topology.RETRY}),
     "dead letters": ("signals_queue_depth", {"queue": topology.DEAD}),
 }
-Sample = dict[str, Any]
 
 
 @handle_errors
@@ -64,17 +65,18 @@ def watch(
 
 
 async def _watch(settings: Settings, count: int, as_json: bool) -> None:
-    """Show a sample every EVERY_S seconds, `count` times; 0: until interrupted."""
+    """Show a sample every SAMPLE_INTERVAL_S seconds, `count` times; 0: until interrupted."""
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(connect(settings.redis))
         live = None if as_json else stack.enter_context(Live(console=out, auto_refresh=False))
-        before, began = await _counted(settings), time.monotonic()
+        before, before_s = await _scrape(settings), time.monotonic()
         shown = 0
         while not count or shown < count:
-            await asyncio.sleep(EVERY_S)
-            after, now = await _counted(settings), time.monotonic()
-            sample = await _sample(settings, redis, before, after, now - began)
-            before, began, shown = after, now, shown + 1
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            after, after_s = await _scrape(settings), time.monotonic()
+            sample = await _sample(settings, redis, before, after, elapsed_s=after_s - before_s)
+            before, before_s = after, after_s
+            shown += 1
             if live is None:
                 sys.stdout.write(json.dumps(sample) + "\n")
                 sys.stdout.flush()
@@ -82,51 +84,61 @@ async def _watch(settings: Settings, count: int, as_json: bool) -> None:
                 live.update(_render(sample), refresh=True)
 
 
-def rates_of(settings: Settings) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return the counters of a platform with these settings."""
-    return RATES | (OF_SIGNALS if settings.with_signals else {})
+def rates_of(settings: Settings) -> dict[str, Selector]:
+    """Return the rates to show for these settings: those of signals only if the platform has the AMQP door."""
+    return RATES | SIGNAL_RATES if settings.with_signals else RATES
 
 
-async def _sample(settings: Settings, redis: Redis, before: Counter[str], after: Counter[str], seconds: float) -> Sample:
+async def _sample(settings: Settings, redis: Redis, before: Counter[str], after: Counter[str], *, elapsed_s: float) -> Sample:
+    """Build a sample from the metrics of two scrapes, `elapsed_s` seconds apart, and from Redis."""
     pipe = redis.pipeline(transaction=False)
     pipe.xlen(keys.OUTCOMES)
     for shard in range(settings.wake_shards):
         pipe.xlen(keys.wake(shard))
     outcomes, *wakes = await pipe.execute()
-    signals = settings.with_signals
+    waiting = {"wake-ups": sum(wakes), "outcomes": outcomes}
+    if settings.with_signals:
+        waiting |= {what: after[what] for what in SIGNAL_QUEUES}
+    per_second = {}
+    for what in rates_of(settings):
+        increase = max(0, after[what] - before[what])  # a restarted service counts from zero again
+        per_second[what] = round(increase / elapsed_s, 1)
     stats = await QueueStats.load(redis)
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "per_second": {what: round(max(0, after[what] - before[what]) / seconds, 1) for what in rates_of(settings)},
-        "waiting": {"wake-ups": sum(wakes), "outcomes": outcomes} | ({what: after[what] for what in WAITING} if signals else {}),
+        "per_second": per_second,
+        "waiting": waiting,
         "queue_stats": None if stats is None else aged(stats),
     }
 
 
-async def _counted(settings: Settings) -> Counter[str]:
-    """Sum the counters and gauges of all services; a service that does not answer counts as zero."""
+async def _scrape(settings: Settings) -> Counter[str]:
+    """Return the value of each displayed rate's counter and each queue's gauge, summed over all services.
+
+    A service that does not answer adds nothing.
+    """
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
     if settings.with_signals:
         ports.append(settings.signals_port)
-    wanted = rates_of(settings) | WAITING
-    pages = await asyncio.gather(*(asyncio.to_thread(page_of, settings, port) for port in ports))
-    counted = Counter[str]()
+    selectors = rates_of(settings) | SIGNAL_QUEUES
+    pages = await asyncio.gather(*(asyncio.to_thread(metrics_page, settings, port) for port in ports))
+    totals = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
-            for what, (name, labels) in wanted.items():
+            for what, (name, labels) in selectors.items():
                 if sample.name == name and labels.items() <= sample.labels.items():
-                    counted[what] += int(sample.value)
-    return counted
+                    totals[what] += int(sample.value)
+    return totals
 
 
-def page_of(settings: Settings, port: int) -> str:
+def metrics_page(settings: Settings, port: int) -> str:
     """Return a service's metrics page; empty if it does not answer."""
     try:
         url = f"{settings.http(port)}/metrics"
         request = Request(url, headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=SCRAPE_WAIT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=SCRAPE_TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # settings: http(s)
             return str(answer.read().decode())
-    except (URLError, OSError):
+    except OSError:  # includes URLError
         return ""
 
 

@@ -265,7 +265,7 @@ def test_jobs_and_console_connect_over_tls(secure: Settings, monkeypatch: pytest
     told = CliRunner().invoke(make_app("doctor"), ["doctor"])
     assert told.exit_code == 0, told.output
     for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros if nobody responds
-        assert f"{kind}_" in _watch.page_of(secure, getattr(secure, f"{kind}_port"))
+        assert f"{kind}_" in _watch.metrics_page(secure, getattr(secure, f"{kind}_port"))
 
 
 def test_redis_refuses_plaintext_and_missing_certificates(secure: Settings) -> None:

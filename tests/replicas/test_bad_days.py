@@ -83,7 +83,7 @@ def test_with_redis_out_of_memory_delivery_and_recording_go_on_and_recover(platf
     seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "after"))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
-    assert findings(platform)["redis persistence"].seen == "every write is in its file"
+    assert findings(platform)["redis persistence"].seen == "every write is in the append-only file"
     vehicle.leave()
     platform_client.close()
 

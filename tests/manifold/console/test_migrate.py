@@ -52,7 +52,7 @@ def test_a_plan_is_shown_then_executed_then_empty(old: Settings) -> None:
     assert all(s["seconds"] >= 0 for s in done["steps"])
     assert done["versions"] == {t.name: t.version for t in TABLES}
     assert json.loads(run("--plan", "--json")[1])["steps"] == []
-    assert "every table is as this release makes it" in run()[1]
+    assert "every table is up to date with this release" in run()[1]
 
 
 def test_the_doctor_lists_due_migrations(old: Settings) -> None:

@@ -172,5 +172,5 @@ def test_a_key_of_another_type_is_reported_with_its_remedy(settings: Settings, o
     )
 
     assert done.returncode == 1
-    assert "holds what Manifold does not write there" in done.stderr
+    assert "has a type that Manifold does not use there" in done.stderr
     assert "delete it, then run `manifold rebuild`" in done.stderr

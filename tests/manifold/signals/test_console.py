@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from manifold.console._watch import OF_SIGNALS, WAITING
+from manifold.console._watch import SIGNAL_QUEUES, SIGNAL_RATES
 from manifold.contracts.signals import topology
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
@@ -33,8 +33,8 @@ def test_watch_shows_the_signal_rate_and_backlog(door: Door, gateway: Gateway) -
         lambda: (s := sample(door.settings))["waiting"]["dead letters"] == 1 and s, what="the signals service to check again"
     )
 
-    assert OF_SIGNALS.keys() <= seen["per_second"].keys()
-    assert {what: seen["waiting"][what] for what in WAITING} == {
+    assert SIGNAL_RATES.keys() <= seen["per_second"].keys()
+    assert {what: seen["waiting"][what] for what in SIGNAL_QUEUES} == {
         "signals": 0,
         "signals to be tried again": 0,
         "dead letters": 1,
@@ -46,13 +46,13 @@ def test_watch_shows_the_signal_rate_and_backlog(door: Door, gateway: Gateway) -
 def test_without_signals_nothing_is_shown_of_them(door: Door) -> None:
     seen = sample(door.settings.model_copy(update={"with_signals": False}))
 
-    assert not OF_SIGNALS.keys() & seen["per_second"].keys()
-    assert not WAITING.keys() & seen["waiting"].keys()
+    assert not SIGNAL_RATES.keys() & seen["per_second"].keys()
+    assert not SIGNAL_QUEUES.keys() & seen["waiting"].keys()
 
 
 def test_every_watched_metric_of_signals_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert [name for name, _ in (OF_SIGNALS | WAITING).values() if f"| `{name}` |" not in page] == []
+    assert [name for name, _ in (SIGNAL_RATES | SIGNAL_QUEUES).values() if f"| `{name}` |" not in page] == []
 
 
 def test_the_doctor_checks_the_signals_service(door: Door) -> None:
