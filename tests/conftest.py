@@ -84,13 +84,23 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=15)  # of `make check`
 hypothesis.settings.load_profile("untimed")
 
-# Tests that share an Airflow, sandboxes or a process for jobs go to the same worker. A Spark is started by each worker that gets
-# tests with one: it takes less CPU than a few of their runs, and on a single worker they would last twice as long as all others.
-# Campaigns have an Airflow of their own, which ends before the other begins.
+# Tests that share an Airflow, sandboxes, a platform or a process for jobs go to the same worker. A Spark is started by each
+# worker that gets tests with one: it takes less CPU than a few of their runs, and on a single worker they would last twice as
+# long as all others. Campaigns have an Airflow of their own, which ends before the other begins.
 AIRFLOW = tuple(f"tests/dags/test_{what}.py" for what in ("campaign_runs", "browser", "login", "real_runs"))
 CATALOGS = ("encrypted_catalog", "guarded_catalog", "signed_catalog", "silent_catalog")
 STORES = tuple(f"tests/stores/test_{what}.py" for what in ("maintenance", "deployed_lakes", *CATALOGS))
-TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), STORES)
+# The users of `platform`, which each worker with one of these files would start. Prometheus sees it before others harm it.
+PLATFORM = (
+    "tests/infra/test_prometheus.py",
+    "tests/platform/test_any_client.py",
+    "tests/platform/test_killing.py",
+    "tests/examples/test_campaign.py",
+    "tests/examples/test_mqtt.py",
+    "tests/manifold/sandbox/test_supervise.py",
+    *(f"tests/manifold/console/test_{what}.py" for what in ("batches", "commands", "ecq", "erase", "metrics")),
+)
+TOGETHER = (AIRFLOW, ("tests/dispatcher/cases/",), STORES, PLATFORM)
 # The longest start first: if one started last, a single worker would be busy while the others are idle.
 FIRST = (
     AIRFLOW[0],
@@ -103,6 +113,7 @@ FIRST = (
     "tests/stores/",
     "tests/replicas/",
     "tests/faults/",
+    PLATFORM[0],
     "tests/platform/",
     "tests/examples/",
     "tests/dags/",
