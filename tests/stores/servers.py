@@ -1,5 +1,6 @@
 """The servers of a deployed lake, fetched by `make stores`: an S3 gateway, a REST catalog, PostgreSQL."""
 
+import atexit
 import os
 import pwd
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -58,9 +60,7 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
     """
     require(REST_JARS)
     folder.mkdir(parents=True, exist_ok=True)
-    port = launch_gateway(classpath=f"{REST_JARS}/*", die_on_exit=True, javaopts=["-Xmx512m"])
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
-    jvm = gateway.jvm
+    jvm = _gateway().jvm
     backend = {
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         "uri": f"jdbc:sqlite:{folder}/rest.db",
@@ -83,7 +83,15 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
         yield f"http://127.0.0.1:{http}"
     finally:
         server.stop()
-        gateway.shutdown()
+
+
+@cache
+def _gateway() -> JavaGateway:
+    """The JVM of all REST catalogs of this process, each with a server of its own. It ends with this process."""
+    port = launch_gateway(classpath=f"{REST_JARS}/*", die_on_exit=True, javaopts=["-Xmx512m"])
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    atexit.register(gateway.shutdown)
+    return gateway
 
 
 @contextmanager
