@@ -176,6 +176,12 @@ FEW_ROWS = {
 }
 
 
+def jvm_for_few_rows() -> dict[str, str]:
+    """The variable that gives `FEW_ROWS` to the JVMs of processes: Spark takes its options from their properties."""
+    few_rows = " ".join(f"-D{name}={value}" for name, value in FEW_ROWS.items())
+    return {"JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} {few_rows}"}
+
+
 def for_few_rows(session: SparkSession) -> SparkSession:
     """The session with `FEW_ROWS`."""
     for name, value in FEW_ROWS.items():

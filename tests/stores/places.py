@@ -12,7 +12,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope
 from manifold.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
-from tests.conftest import FEW_ROWS
+from tests.conftest import jvm_for_few_rows
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 from tests.support.platforms import variables
 from tests.support.servers import Server, free_port
@@ -34,9 +34,8 @@ class Deployed:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a job with these settings; the JVMs of its processes take options of Spark as properties."""
-    few_rows = " ".join(f"-D{name}={value}" for name, value in FEW_ROWS.items())
-    return {**os.environ, "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} {few_rows}", **variables}
+    """The environment of a job with these settings, on a few rows."""
+    return {**os.environ, **jvm_for_few_rows(), **variables}
 
 
 def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, str]:

@@ -18,12 +18,14 @@ from manifold.sandbox.platform import certificates
 from manifold.sandbox.platform.airflow_users import make_up
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
+from tests.conftest import FEW_ROWS, jvm_for_few_rows
 from tests.pipelines.connect import connect_server
 from tests.support.console import LIBRARIES, WITHIN_S, manifold, plain
 from tests.support.platforms import platform_settings, variables
 from tests.support.servers import ROOT, wait_until
 
-# These run on one Spark Connect server. The others start a JVM of their own, whose output the same code redirects.
+# These run on one Spark Connect server. The others start a JVM of their own, whose output the same code redirects. Both have
+# Spark's options for a few rows; the `ingest` and the demo have its defaults.
 ON_A_SERVER = {"populate", "rebuild", "verify", "gc"}
 DEMO_S = 1200  # for the demo, which starts Airflow and several of them
 RUN = uuid.uuid4().hex[:8]
@@ -227,7 +229,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark Connect server."""
-    with connect_server(tmp_path_factory.mktemp("connect")) as server:
+    with connect_server(tmp_path_factory.mktemp("connect"), FEW_ROWS) as server:
         yield server.address
 
 
@@ -249,8 +251,7 @@ def test_a_successful_command_prints_only_its_result(sandbox: Sandbox, command: 
     case = CASES[command]
     named = {"tmp": str(sandbox.folder), "run": sandbox.run_id, "refused": sandbox.refused}
     env = environment(sandbox.settings) if command != "down" else {"MANIFOLD_HOME": str(sandbox.folder / "empty")}
-    if command in ON_A_SERVER:
-        env |= variables(spark_master=request.getfixturevalue("server"))
+    env |= variables(spark_master=request.getfixturevalue("server")) if command in ON_A_SERVER else jvm_for_few_rows()
     done = manifold(*words(command, case.succeeds, **named), env=env)
 
     assert done.returncode == case.status, done.stderr + done.stdout
