@@ -245,6 +245,21 @@ def test_every_command_has_a_case() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(DEMO_S + 100)
+def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
+    """Before the tests of `sandbox`, whose services would run beside it."""
+    env = environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True))
+    done = cold("demo", env=env, within_s=DEMO_S)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_ours_alone(done, json_too=False)
+    assert "✓ starting the platform: " in done.stderr
+    assert "all of it held" in done.stdout
+    assert "from trigger to vehicle, all 150 of the batch" in done.stdout
+    assert re.search(r"from a trigger for one vehicle to it +\d+ ms", done.stdout)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 100)
 @pytest.mark.parametrize("command", [command for command in CASES if command not in NOT_REPEATED])
 def test_a_successful_command_prints_only_its_result(sandbox: Sandbox, command: str, request: pytest.FixtureRequest) -> None:
@@ -301,17 +316,3 @@ def test_a_start_on_ports_in_use_fails_with_a_remedy(sandbox: Sandbox, tmp_path:
     assert done.returncode == 1
     assert_ours_alone(done, json_too=False)
     assert re.search(r"port \d+", done.stderr), done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(DEMO_S + 100)
-def test_the_demo_prints_its_steps_and_results(tmp_path: Path) -> None:
-    env = environment(platform_settings(tmp_path / "home", with_airflow=True, with_signals=True))
-    done = cold("demo", env=env, within_s=DEMO_S)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_ours_alone(done, json_too=False)
-    assert "✓ starting the platform: " in done.stderr
-    assert "all of it held" in done.stdout
-    assert "from trigger to vehicle, all 150 of the batch" in done.stdout
-    assert re.search(r"from a trigger for one vehicle to it +\d+ ms", done.stdout)
