@@ -5,8 +5,6 @@ client is the last line of its log.
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +34,8 @@ from pipelines.stages.verify import verify_queues
 from tests.pipelines.golden.archive import HOUR
 from tests.pipelines.makers import at
 from tests.support.platforms import variables
-from tests.support.servers import ROOT, Server, free_port, start, stopping
+from tests.support.servers import Server, free_port, start, stopping
+from tests.support.warm import Forked, fork_of
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -85,17 +84,11 @@ def connect_server(folder: Path, conf: Mapping[str, str] | None = None, **env: s
 
 
 @contextmanager
-def client(what: str, log: Path, env: Mapping[str, str] | None = None, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A running client, killed at the end of the block if it still runs."""
+def client(what: str, log: Path, env: Mapping[str, str] | None = None, **settings: object) -> Iterator[Forked]:
+    """A running client with a fresh log, killed at the end of the block if it still runs."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.pipelines.connect", what],
-            cwd=ROOT,
-            env=os.environ | variables(**settings) | dict(env or {}),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    log.write_bytes(b"")
+    process = fork_of("tests.pipelines.connect", [what], log, variables(**settings) | dict(env or {}))
     try:
         yield process
     finally:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack
@@ -36,6 +35,7 @@ from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, data, ecq_ack, ecq_write, outcome, seq_at, trigger
 from tests.pipelines.signal_makers import Door
 from tests.support.servers import Server, free_port, wait_until
+from tests.support.warm import Forked
 
 BOUND_S = 200
 FIRST = {f"AIRFLOW_CTX_{name}": value for name, value in {"DAG_ID": "d", "DAG_RUN_ID": "r", "TASK_ID": "t"}.items()}
@@ -222,7 +222,7 @@ def _home(folder: Path) -> dict[str, Any]:
     return {"home": folder / "home"}
 
 
-def _its_job(server: ConnectServer, running: subprocess.Popen[bytes], log: Path, before: Set[int] = frozenset()) -> set[int]:
+def _its_job(server: ConnectServer, running: Forked, log: Path, before: Set[int] = frozenset()) -> set[int]:
     """The server's running jobs, once the client's query is among them, and those of `before` have ended."""
 
     def is_at_work() -> bool:
