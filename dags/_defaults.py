@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
 from dags._alerts import late, tell_failed
-from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
+from dags._jobs import PIPELINES, DiscoverOperator, QualityReport, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.settings import load_settings
 
@@ -41,6 +41,8 @@ QUALITY_RESULTS = Asset(assets.QUALITY_RESULTS, assets.table_uri(assets.QUALITY_
 QUEUES, REBUILT = (Asset(name, assets.queues_uri(name)) for name in (assets.QUEUES, assets.REBUILT))
 # The run id names a run's branches and report pages. Airflow keeps the id on every retry.
 RUN = ("--run-id", "{{ run_id }}")
+# The driver's Java options depend on the size of the ingest, which `discover` measures.
+DRIVER_OPTIONS = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }}"
 
 
 def by_cron(cron: str, also: Asset | None = None) -> dict[str, Any]:
@@ -78,3 +80,19 @@ def spark_job(job: str, *arguments: str, **task: Any) -> SparkJob:
         doc=f"spark-submit pipelines/__main__.py {job}",
         **task,
     )
+
+
+def ingest_jobs(*selection: str) -> None:
+    """Add the ingest tasks to the DAG whose block calls this; the DAG must have the params `flush` and `dry_run`.
+
+    Every DAG that ingests the archive has the same tasks, but selects other segments: `selection` has the command-line arguments
+    of the jobs that select segments, such as --from and --to.
+    """
+    flush, dry_run = "{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}"
+    discover = discover_job("discover", *selection, flush, dry_run)
+    ingest = spark_job("ingest", *selection, "--no-flush", java_options=DRIVER_OPTIONS, outlets=[QUALITY_RESULTS])
+    audit = plain_job("audit", links=[QualityReport()])
+    publish = discover_job("publish", outlets=PUBLISHED)
+    populate = spark_job("populate", java_options=DRIVER_OPTIONS, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
+    discover >> ingest >> audit >> publish >> populate
+    discover >> populate  # `discover` may skip all but `populate`: without new segments, the queues may still lag behind the lake

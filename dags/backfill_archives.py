@@ -22,8 +22,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, Param
 
 from dags._days import BackfillDays
-from dags._defaults import DAG_DEFAULTS
-from dags._ingest import ingest_jobs
+from dags._defaults import DAG_DEFAULTS, ingest_jobs
 
 # The end of the run's day. A run that somebody triggers for no particular day has no interval; it takes the day before.
 END = "(dag_run.data_interval_end or dag_run.run_after).replace(hour=0, minute=0, second=0, microsecond=0)"

@@ -31,8 +31,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from airflow.utils.types import DagRunType
 
-from dags._defaults import DAG_DEFAULTS
-from dags._ingest import ingest_jobs
+from dags._defaults import DAG_DEFAULTS, ingest_jobs
 from manifold.settings import load_settings
 
 schedule = load_settings().ingest_schedule

@@ -1,16 +1,35 @@
-"""Options that several stages share."""
+"""Options of stages. Those that several stages share are functions that add them to a parser; `option` and `flag` make others."""
 
 import argparse
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from manifold.archive.segment import Interval, recent
 from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
 
+Declarer = Callable[[argparse.ArgumentParser], object]
+
+
+def option(name: str, summary: str, **argument: Any) -> Declarer:
+    """Return a declarer of one option, with this help text and the keyword arguments of `add_argument`."""
+    return lambda parser: parser.add_argument(name, help=summary, **argument)
+
+
+def flag(name: str, summary: str) -> Declarer:
+    """Return a declarer of an option without a value."""
+    return option(name, summary, action="store_true")
+
 
 def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add `--run-id`, which Airflow passes to every task; stages that work on an existing run require it."""
+    """Add `--run-id`, which Airflow passes to every task."""
     parser.add_argument("--run-id", required=required, help="the run; stages of one run have it in common")
+
+
+def require_run_id(parser: argparse.ArgumentParser) -> None:
+    """Add `--run-id` and require it, for stages that work on an existing run."""
+    add_run_id(parser, required=True)
 
 
 def add_no_flush(parser: argparse.ArgumentParser) -> None:

@@ -27,9 +27,12 @@ from manifold.runtime.log import configure_logging
 from manifold.runtime.redis import advice
 from manifold.settings import Settings, load_settings
 from pipelines.catalog import naming_the_catalog
-from pipelines.stages import STAGES, stage_of
+from pipelines.stages import Stage, campaigns, ingest, maintenance
 
 DONE, UNFORESEEN, TRY_AGAIN, PERMANENT = 0, 1, 3, 5
+STAGES: dict[str, Stage] = {
+    name: value for family in (ingest, maintenance, campaigns) for name, value in vars(family).items() if isinstance(value, Stage)
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(**overrides)
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
-            answer: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
+            answer: dict[str, Any] = json.loads(STAGES[options.stage].run(settings, options))
         status = DONE
     except Exception as exc:  # noqa: BLE001  # the result reports every error
         status, error = _status_and_message(exc, settings)
@@ -91,13 +94,13 @@ def make_parser() -> argparse.ArgumentParser:
     """Build the parser, which has one subcommand for each stage, with the common options and the stage's own options."""
     parser = _Parser(prog="python -m pipelines")
     stages = parser.add_subparsers(dest="stage", required=True)
-    for name in STAGES:
-        stage = stage_of(name)
-        summary = (stage.__doc__ or "").partition("\n")[0]
+    for name, stage in STAGES.items():
+        summary = (stage.run.__doc__ or "").partition("\n")[0]
         subparser = stages.add_parser(name, help=summary, description=summary)
         subparser.add_argument(
             "--result", metavar="FILE", help="also write the result to this file or URL (file://, s3://), even if the job fails"
         )
         subparser.add_argument("--lineage-parent", metavar="RUN", help="the run that starts this one: <namespace>/<job>/<run id>")
-        stage.options(subparser)
+        for add_options in stage.options:
+            add_options(subparser)
     return parser

@@ -25,7 +25,7 @@ Repair = Annotated[
 def compact(as_json: AsJson = False) -> None:
     """Rewrite small files, sort settled days by vehicle, apply deletes; no query result changes."""
     settings = settings_or_fail()
-    from pipelines.stages.compact import compact_tables
+    from pipelines.stages.maintenance import compact_tables
 
     result = run_job(settings, f"compacting{SPARK_START_NOTE}", lambda: compact_tables(settings), quiet=as_json)
     if as_json:
@@ -40,7 +40,7 @@ def compact(as_json: AsJson = False) -> None:
 def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Remove what is past its retention; in this order: entries, data, refused messages, snapshots, orphans, segments."""
     settings = settings_or_fail()
-    from pipelines.stages.garbage import collect_garbage
+    from pipelines.stages.maintenance import collect_garbage
 
     result = run_job(
         settings,
@@ -71,7 +71,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 def verify(repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare the queues with the lake; exit status 1 if they differ and not every difference was repaired."""
     settings = settings_or_fail()
-    from pipelines.stages.verify import verify_queues
+    from pipelines.stages.maintenance import verify_queues
 
     result = run_job(
         settings,

@@ -57,7 +57,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
 def populate(as_json: AsJson = False) -> None:
     """Offer to the queues what is pending in the lake and was not handed over."""
     settings = settings_or_fail()
-    from pipelines.stages.populate import populate_queues
+    from pipelines.stages.ingest import populate_queues
 
     result = run_job(settings, f"populating the queues{SPARK_START_NOTE}", lambda: populate_queues(settings), quiet=as_json)
     if result.problem:

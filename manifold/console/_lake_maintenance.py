@@ -38,7 +38,7 @@ RunId = Annotated[str, typer.Option("--run-id", help="The run, as manifold repor
 def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare archive, ledger and tables, segment by segment; exit status 1 if they disagree and not everything was repaired."""
     settings = settings_or_fail()
-    from pipelines.stages.check import check_lake
+    from pipelines.stages.maintenance import check_lake
 
     result = run_job(
         settings, "comparing archive and lake", lambda: check_lake(settings, days=days, repair=repair), quiet=as_json
@@ -91,7 +91,7 @@ def rollback(run_id: RunId, as_json: AsJson = False) -> None:
 def migrate(plan: Plan = False, as_json: AsJson = False) -> None:
     """Migrate the tables of an earlier release to this one, step by step. Safe to repeat, and to run beside ingest."""
     settings = settings_or_fail()
-    from pipelines.stages.migrate import migrate_lake
+    from pipelines.stages.maintenance import migrate_lake
 
     with working("looking at the tables", quiet=as_json or not sys.stderr.isatty()) as say:
         result = migrate_lake(settings, plan=plan, say=say)

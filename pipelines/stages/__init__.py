@@ -1,33 +1,28 @@
-"""Stages of `python -m pipelines`. Each module is a stage of the same name; the first line of its docstring is its help text.
+"""Stages of `python -m pipelines`: a module for each family of them, and in it a function for each stage, of the same name.
 
-A module has `options(parser)`, which adds the stage's options, and `run(settings, options)`, which returns its result as JSON.
-Some have a third function, which the console calls. Modules import their implementation only when they run: importing PySpark
-takes a second, and a job without Spark must not wait for it.
+`@stage` makes a function a stage, with the options that it lists. The first line of its docstring is its help text. Functions
+import their implementation only when they run: importing PySpark takes a second, and a job without Spark must not wait for it.
+The other public functions of the modules are for the console.
 """
 
-import argparse
-from importlib import import_module
-from typing import Protocol, cast
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from manifold.settings import Settings
+from pipelines.arguments import Declarer
 
-STAGES = (
-    *("discover", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),
-    *("compact", "garbage", "check", "migrate", "verify", "process_signals", "rotate_keys"),
-    *("campaign_order", "campaign_asks", "campaign_reports", "campaign_targets"),
-)
+Run = Callable[[Settings, Namespace], str]
 
 
-class Stage(Protocol):
-    """The interface of a module in this package."""
+@dataclass(frozen=True)
+class Stage:
+    """One stage: `run` returns its result as JSON, and each of `options` adds options to its parser."""
 
-    def options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of this stage."""
-
-    def run(self, settings: Settings, options: argparse.Namespace) -> str:
-        """Run the stage; return its result as JSON."""
+    run: Run
+    options: tuple[Declarer, ...]
 
 
-def stage_of(name: str) -> Stage:
-    """The stage with this name."""
-    return cast("Stage", import_module(f"{__name__}.{name}"))
+def stage(*options: Declarer) -> Callable[[Run], Stage]:
+    """Make the decorated function a stage with these options."""
+    return lambda run: Stage(run, options)

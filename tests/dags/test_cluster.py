@@ -236,7 +236,7 @@ def test_nodes_lack_the_code_and_get_it_from_the_bundle(cluster: Cluster, taken:
 def test_the_bundle_contains_the_code_and_only_what_jobs_need(shipped: Shipped) -> None:
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
-    assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/discover.py", "manifold/settings/__init__.py"} <= names
+    assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/ingest.py", "manifold/settings/__init__.py"} <= names
     assert not any(name.startswith(("tests/", "manifold/sandbox/", "dags/")) or "__pycache__" in name for name in names)
     assert Path(shipped.environment).name == ENVIRONMENT
     with tarfile.open(shipped.environment) as environment:

@@ -15,8 +15,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
-from dags._defaults import REBUILT
-from dags._ingest import DRIVER_OPTIONS
+from dags._defaults import DRIVER_OPTIONS, REBUILT
 from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED

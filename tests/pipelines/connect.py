@@ -27,10 +27,7 @@ from pipelines.populate.load import populate
 from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, write_defaults
 from pipelines.spark.parallelism import parallelism
 from pipelines.spark.session import session
-from pipelines.stages.check import check_lake
-from pipelines.stages.compact import compact_tables
-from pipelines.stages.garbage import collect_garbage
-from pipelines.stages.verify import verify_queues
+from pipelines.stages.maintenance import check_lake, collect_garbage, compact_tables, verify_queues
 from tests.pipelines.golden.archive import HOUR
 from tests.pipelines.makers import at
 from tests.support.platforms import variables

@@ -21,7 +21,7 @@ from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import begin
-from pipelines.stages import publish as publish_stage
+from pipelines.stages import ingest as stages
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import PlainRun, ingest, ingest_and_audit, read, without_spark, write
@@ -54,7 +54,7 @@ def head(catalog: Catalog, run_id: str) -> Snapshot:
 
 
 def publishing(lake: Lake) -> str:
-    return publish_stage.run(lake.settings, argparse.Namespace(run_id=RUN))
+    return stages.publish.run(lake.settings, argparse.Namespace(run_id=RUN))
 
 
 def test_a_restarted_and_interrupted_run_is_not_published(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -11,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from manifold.contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
 from pipelines import cli
-from pipelines.stages import discover
+from pipelines.stages.ingest import discover
 
 AGAIN = {
     "Redis is away": (RedisAway("refused"), cli.TRY_AGAIN),
@@ -38,7 +39,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exceptio
             raise exc
 
         monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path))
-        monkeypatch.setattr(discover, "run", stage)
+        monkeypatch.setitem(cli.STAGES, "discover", replace(discover, run=stage))
         file = tmp_path / "result.json"
         status = cli.main(["discover", "--result", str(file)])
         return status, json.loads(file.read_text())

@@ -28,9 +28,8 @@ from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run
 from pipelines.populate.load import Populated
 from pipelines.signals.process import process_again
-from pipelines.stages.migrate import migrate_lake
-from pipelines.stages.populate import populate_queues
-from pipelines.stages.rotate_keys import rotate_keys
+from pipelines.stages.ingest import populate_queues
+from pipelines.stages.maintenance import migrate_lake, rotate_day_keys
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
@@ -246,7 +245,7 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
         ["archive"],
         [],
     ),
-    "rotate_keys": (rotate_keys, "COMPLETE", ["keys"], ["keys"]),
+    "rotate_keys": (rotate_day_keys, "COMPLETE", ["keys"], ["keys"]),
     "process_signals": (
         lambda settings: process_again(open_catalog(settings), settings, now=at(10)),
         "COMPLETE",

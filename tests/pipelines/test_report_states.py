@@ -15,9 +15,7 @@ from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_pa
 from pipelines.ingest import chunks, transforms
 from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
-from pipelines.stages import audit as audit_stage
-from pipelines.stages import ingest as ingest_stage
-from pipelines.stages import publish as publish_stage
+from pipelines.stages import ingest as stages
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
 from tests.support.console import manifold
@@ -128,7 +126,7 @@ def test_an_overtaken_run_with_messages_left_is_audited_again_and_published(
 def ingest_stages(lake: SparkLake, run_id: str) -> argparse.Namespace:
     """Run the stage `ingest`, which also audits; return the options of the next stages."""
     mine = argparse.Namespace(run_id=run_id)
-    ingest_stage.run(lake.settings, argparse.Namespace(run_id=run_id, no_flush=True, start=None, end=None, recent=False))
+    stages.ingest.run(lake.settings, argparse.Namespace(run_id=run_id, no_flush=True, start=None, end=None, recent=False))
     return mine
 
 
@@ -144,7 +142,7 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
         patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         bad = ingest_stages(spark_lake, "bad")
     with pytest.raises(Permanent, match="held back"):
-        audit_stage.run(spark_lake.settings, bad)
+        stages.audit.run(spark_lake.settings, bad)
 
     assert page_of(spark_lake, "bad") == "Failed: the run is held back"
     assert index_of(spark_lake) == {"bad": "held back", "good": "published"}
@@ -158,11 +156,11 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
 def test_airflow_stages_say_whether_their_run_was_published_or_overtaken(spark_lake: SparkLake) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     mine, manual = (ingest_stages(spark_lake, run_id) for run_id in ("scheduled__1+00:00", "manual"))
-    audit_stage.run(spark_lake.settings, mine)
+    stages.audit.run(spark_lake.settings, mine)
     assert index_of(spark_lake) == dict.fromkeys((mine.run_id, manual.run_id), "not decided")
 
-    publish_stage.run(spark_lake.settings, manual)
-    publish_stage.run(spark_lake.settings, mine)
+    stages.publish.run(spark_lake.settings, manual)
+    stages.publish.run(spark_lake.settings, mine)
 
     assert spark_lake.rows(IDS, "vin") == ["V1"]
     assert page_of(spark_lake, "manual") == "Passed and published"
