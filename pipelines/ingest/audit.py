@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import partial, reduce
+from functools import reduce
 
 import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from expectations import Audit, audit
+from expectations import Audit, audit, results_of
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import CAMPAIGNS, DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from manifold.lake.reports import open_reports
@@ -62,8 +62,8 @@ def audit_run(run: Run) -> Audit | None:
         references=ReferenceTables(run, written, frames),
         data_wait=timedelta(seconds=settings.data_wait_seconds),
         counts=counts,
-        keep_results=partial(append_audit_result, catalog, head),
     )
+    append_audit_result(catalog, head, results_of(result, run.now))
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
