@@ -15,8 +15,7 @@ from expectations import Audit
 from manifold.archive.segment import Segment
 from manifold.lake.catalog import ensure_tables
 from manifold.lake.grouping import grouped
-from pipelines.ingest.audit import AuditFailed, audit_run
-from pipelines.ingest.audit_result import may_be_published
+from pipelines.ingest.audit import AuditFailed, audit_run, may_be_published
 from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import emit_held_back, emit_lineage

@@ -20,7 +20,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         Permanent: the run breaks rules, which the message names, or its current attempt was not audited.
     """
     from pipelines.catalog import open_lake
-    from pipelines.ingest.audit_result import held_back, passed_already
+    from pipelines.ingest.audit import held_back, passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
     passed = passed_already(catalog, settings, run_id)

@@ -29,7 +29,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     Return as JSON whether it was published (false if it had no rows to publish), and as `next` the stages that must follow.
     """
     from pipelines.catalog import open_lake
-    from pipelines.ingest.audit_result import may_be_published, passed_already
+    from pipelines.ingest.audit import may_be_published, passed_already
     from pipelines.ingest.branches import ConcurrentPublish
     from pipelines.ingest.discover import POPULATE, queues_lag
     from pipelines.ingest.lineage import emit_lineage

@@ -41,7 +41,7 @@ from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt, segment_row
-from pipelines.ingest.audit_result import append_audit_result
+from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import (
     RUN_ID,
     ConcurrentPublish,

@@ -14,7 +14,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from pipelines.ingest import chunks
-from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
+from pipelines.ingest.audit import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.planning import Plan

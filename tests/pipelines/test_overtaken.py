@@ -21,7 +21,7 @@ from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import chunks
-from pipelines.ingest.audit_result import append_audit_result
+from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, drop_branches, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots, publish
