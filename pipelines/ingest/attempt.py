@@ -25,10 +25,10 @@ from pipelines.ingest.branches import (
     create_branch,
     drop_branch,
     head_of,
+    pins_of,
     properties_of,
 )
 from pipelines.ingest.planning import SIGNALS, Plan
-from pipelines.ingest.publish import pins_of
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 

@@ -23,8 +23,18 @@ from manifold.lake.catalog import where
 from manifold.lake.commits import append_rows
 from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
-from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
-from pipelines.ingest.publish import PinnedSnapshot, is_committed, pins_in
+from pipelines.ingest.branches import (
+    ATTEMPT,
+    BEGAN,
+    RUN_ID,
+    PinnedSnapshot,
+    ancestors,
+    branch_of,
+    head_of,
+    pins_in,
+    properties_of,
+)
+from pipelines.ingest.publish import is_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

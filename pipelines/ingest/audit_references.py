@@ -18,9 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.contracts.tables import CAMPAIGNS, DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
-from pipelines.ingest.branches import properties_of
+from pipelines.ingest.branches import PinnedSnapshot, properties_of
 from pipelines.ingest.day_spans import ONE_DAY, day_spans
-from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.ingest.run import Run
 
 # Tables in which rules look up values, by name.

@@ -1,8 +1,10 @@
 """Branches of a run: they hold the run's rows until the run is audited and published."""
 
 import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
@@ -12,7 +14,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import SEGMENTS, Table
+from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
 from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import retry_conflicts
@@ -39,6 +41,14 @@ class ConcurrentPublish(Retryable):
     """Another run was published first, or another job has closed this run. Nothing was published; start the run again."""
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedSnapshot:
+    """The snapshot of a table that a run has written."""
+
+    table: Table
+    snapshot_id: int
+
+
 def branch_of(run_id: str) -> str:
     """The name of the run's branch: the prefix and the run id.
 
@@ -54,6 +64,17 @@ def branch_of(run_id: str) -> str:
 def properties_of(snapshot: Snapshot) -> dict[str, str]:
     """The properties in the snapshot's summary."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+
+def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
+    """The property of the run's snapshot of `ingested_segments` that names its other snapshots (table name → snapshot id)."""
+    return {PINS: json.dumps(dict(sorted(snapshots.items())))}
+
+
+def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
+    """The snapshots that a run's snapshot of `ingested_segments` pins."""
+    pins: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
+    return [PinnedSnapshot(table, pins[table.name]) for table in EVERY_RUN_TABLE if table.name in pins]
 
 
 def ancestors(table: IcebergTable) -> Iterator[Snapshot]:

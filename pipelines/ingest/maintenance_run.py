@@ -10,9 +10,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest import branches
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import ConcurrentPublish, pins_of
 from pipelines.ingest.lease import LeaseLost
-from pipelines.ingest.publish import pins_of, publish
+from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested
 
 MAX_ATTEMPTS = 20

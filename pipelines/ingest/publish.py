@@ -19,8 +19,7 @@ only the holder's can be committed.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -38,7 +37,7 @@ from pyiceberg.table.update import (
 )
 
 from manifold.contracts.errors import OutcomeUnknown, Retryable
-from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
+from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import run_tables_of, where
 from manifold.lake.commits import MAIN
 from manifold.lake.versions import require_not_newer
@@ -48,11 +47,13 @@ from pipelines.ingest.branches import (
     RUN_ID,
     UNDOES,
     ConcurrentPublish,
+    PinnedSnapshot,
     ancestors,
     branch_of,
     commit,
     drop_branches,
     head_of,
+    pins_in,
     properties_of,
 )
 from pipelines.ingest.lease import fence
@@ -64,14 +65,6 @@ COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the reply to 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedSnapshot:
-    """The snapshot of a table that a run has written."""
-
-    table: Table
-    snapshot_id: int
 
 
 def publish(
@@ -207,17 +200,6 @@ def is_committed(segments: IcebergTable, run_id: str) -> bool:
     While the run's branch is open, the snapshot cannot expire.
     """
     return any(properties_of(run)[RUN_ID] == run_id for run in committed_runs(segments))
-
-
-def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
-    """The property of the run's snapshot of `ingested_segments` that names its other snapshots (table name → snapshot id)."""
-    return {PINS: json.dumps(dict(sorted(snapshots.items())))}
-
-
-def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
-    """The snapshots that a run's snapshot of `ingested_segments` pins."""
-    pins: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [PinnedSnapshot(table, pins[table.name]) for table in EVERY_RUN_TABLE if table.name in pins]
 
 
 def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:

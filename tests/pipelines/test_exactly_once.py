@@ -17,7 +17,7 @@ from manifold.lake.catalog import open_catalog
 from pipelines.ingest import chunks, write
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, head_of
+from pipelines.ingest.branches import ConcurrentPublish, PinnedSnapshot, branch_of, head_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
@@ -77,7 +77,7 @@ def test_a_run_killed_between_two_tables_is_finished_by_the_next(
 ) -> None:
     bring = publication._fast_forward
 
-    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, run: Snapshot) -> None:
+    def die_before(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
         bring(catalog, pinned, run)
