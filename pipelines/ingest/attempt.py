@@ -1,7 +1,6 @@
 """One attempt at a run: writes tables to the run's branches, and the ledger `ingested_segments` last."""
 
 import secrets
-from collections.abc import Callable
 from dataclasses import asdict
 
 import pyarrow as pa
@@ -37,7 +36,6 @@ COMPRESSION_LEVEL = 1
 OPTIONAL_STREAMS = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # many lakes never get messages of these streams
 
 log = structlog.get_logger(__name__)
-Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
 class Attempt:
@@ -61,16 +59,6 @@ class Attempt:
     def main(self, table: Table, base: int) -> DataFrame:
         """The table on main at snapshot `base`."""
         return self.spark.read.option("versionAsOf", base).table(self.name(table))
-
-    def write(self, table: Table, base: int, change: Change) -> None:
-        """Create the table's branch at snapshot `base`, and commit one snapshot to it by calling `change`."""
-        create_branch(self.catalog, table, self.run_id, base)
-        change(branch_of(self.run_id), self.properties)
-        self.note(table, base)
-
-    def put(self, table: Table, rows: pa.Table, base: int) -> None:
-        """Append in-memory rows to the table's branch."""
-        self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""

@@ -10,12 +10,10 @@ from datetime import datetime, timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
-from manifold.lake import compat
 from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import retry_conflicts
 from manifold.lake.compat import Change
@@ -90,11 +88,6 @@ def ancestors(table: IcebergTable) -> Iterator[Snapshot]:
 def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
     """The newest snapshot on the run's branch of the table; None if the table has no such branch."""
     return catalog.load_table(table.identifier).snapshot_by_name(branch_of(run_id))
-
-
-def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-    """Commit metadata updates if the requirements hold, and delete old metadata files as PyIceberg's own commits do."""
-    compat.commit(table, guards, updates)
 
 
 @retry_conflicts

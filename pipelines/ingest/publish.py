@@ -40,6 +40,7 @@ from manifold.contracts.errors import OutcomeUnknown, Retryable
 from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import run_tables_of, where
 from manifold.lake.commits import MAIN
+from manifold.lake.compat import commit
 from manifold.lake.versions import require_not_newer
 from pipelines.ingest.branches import (
     EVERYTHING,
@@ -50,7 +51,6 @@ from pipelines.ingest.branches import (
     PinnedSnapshot,
     ancestors,
     branch_of,
-    commit,
     drop_branches,
     head_of,
     pins_in,

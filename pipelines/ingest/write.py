@@ -1,6 +1,6 @@
 """Writes new segments of the archive to the run's branches: `python -m pipelines ingest`. Main is unchanged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -18,7 +18,7 @@ from pipelines.ingest.attempt import Attempt, write_ledger
 from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, drop_abandoned, drop_branches, open_run, properties_of
 from pipelines.ingest.planning import Exclusions, Plan, make_plan
 from pipelines.ingest.publish import finish_committed_runs, is_published
-from pipelines.ingest.reading import read_and_parse, source_of
+from pipelines.ingest.reading import Source, read_and_parse, source_of
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_campaigns import write_answers, write_campaigns
 from pipelines.ingest.write_ecq import write_ecq
@@ -27,6 +27,14 @@ from pipelines.ingest.write_signals import write_signals, write_status
 MAX_NAMED_DATA_IDS = 1000  # data ids that a filter lists one by one
 ONE_DAY = timedelta(days=1)
 MAX_BROADCAST_ROWS = 200_000  # outcomes of a run whose keys are broadcast; this avoids shuffling the outcomes already in the lake
+# Streams whose rows depend on no other stream, each with the function that writes them.
+INDEPENDENT_STREAMS: Mapping[Stream, Callable[[Attempt, Source, Mapping[str, int], list[DataFrame]], None]] = {
+    Stream.ECQ: write_ecq,
+    Stream.CAMPAIGN: write_campaigns,
+    Stream.ANSWER: write_answers,
+    Stream.XRAY_RAW: write_signals,
+    Stream.XRAY_STATUS: write_status,
+}
 
 log = structlog.get_logger(__name__)
 
@@ -94,16 +102,9 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
         # The refused triggers are already in `refused`, so the second call's list of them is dropped.
         _write_ids(attempt, plan, refused=[], excluding=conflicting)
     _write_outcomes(attempt, plan, refused)
-    if plan.segments_of(Stream.ECQ):
-        write_ecq(attempt, source_of(attempt, plan, Stream.ECQ), plan.base, refused)
-    if plan.segments_of(Stream.CAMPAIGN):
-        write_campaigns(attempt, source_of(attempt, plan, Stream.CAMPAIGN), plan.base, refused)
-    if plan.segments_of(Stream.ANSWER):
-        write_answers(attempt, source_of(attempt, plan, Stream.ANSWER), plan.base, refused)
-    if plan.segments_of(Stream.XRAY_RAW):
-        write_signals(attempt, source_of(attempt, plan, Stream.XRAY_RAW), plan.base, refused)
-    if plan.segments_of(Stream.XRAY_STATUS):
-        write_status(attempt, source_of(attempt, plan, Stream.XRAY_STATUS), plan.base, refused)
+    for stream, write_stream in INDEPENDENT_STREAMS.items():
+        if plan.segments_of(stream):
+            write_stream(attempt, source_of(attempt, plan, stream), plan.base, refused)
     if refused:
         quarantined = transforms.one_row_per_key(transforms.union_of(refused), QUARANTINE.key)
         attempt.append(QUARANTINE, quarantined, plan.base[QUARANTINE.name])
