@@ -15,7 +15,7 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_in_chunks
+from pipelines.ingest.chunks import ingest_in_runs
 from pipelines.ingest.lease import check_lease
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
@@ -82,7 +82,7 @@ def collect_garbage(
         # Each call has new run ids: a run that is committed is not repeated, but a repeated call may find more to remove.
         unique_id = f"{run_id}_{secrets.token_hex(3)}"
         try:
-            ingest_in_chunks(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
+            ingest_in_runs(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)

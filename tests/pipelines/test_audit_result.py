@@ -16,7 +16,7 @@ from manifold.lake.catalog import open_catalog
 from pipelines.ingest import chunks
 from pipelines.ingest.audit import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
-from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_chunks
+from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_runs
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
@@ -171,8 +171,8 @@ def test_a_committed_run_ingests_new_segments_under_new_run_ids(lake: Lake, monk
     ingest(catalog, lake.settings, run_id=RUN, now=at(0))
     lake.archive(Stream.TRIGGER, [trigger(5000, ["V2"])])
     run = without_spark(catalog, lake.settings, RUN, at(3_600_000))
-    done = ingest_in_chunks(run)
+    done = ingest_in_runs(run)
     assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
     assert {row["vin"] for row in read(catalog, IDS)} == {"V1", "V2"}
-    again = ingest_in_chunks(run)
+    again = ingest_in_runs(run)
     assert again.runs == []
