@@ -1,7 +1,9 @@
 """One attempt at a run: writes tables to the run's branches, and the ledger `ingested_segments` last."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Self
 
 import pyarrow as pa
 import structlog
@@ -28,6 +30,7 @@ from pipelines.ingest.branches import (
     properties_of,
 )
 from pipelines.ingest.planning import SIGNALS, Plan
+from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
@@ -39,73 +42,86 @@ log = structlog.get_logger(__name__)
 
 
 class Attempt:
-    """One attempt at a run: writes each table at most once, to the run's branch of the table."""
+    """One attempt at a run: writes each table at most once, to the run's branch of the table.
 
-    def __init__(self, run: Run) -> None:
+    `base` has the snapshots of main on which the run is based, by table name. Each branch begins at the table's base snapshot.
+    """
+
+    def __init__(self, run: Run, base: Mapping[str, int]) -> None:
         self.spark = run.spark
         self.catalog = run.catalog
         self.settings = run.settings
         self.run_id = run.run_id
         self.now = run.now
+        self.base = base
         self.attempt = secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}  # table name → id of the snapshot that this attempt wrote
         self.written: dict[str, int] = {}  # table name → number of rows that this attempt added
+
+    @classmethod
+    def on_main(cls, run: Run) -> Self:
+        """Make an attempt that is based on main as it is now. The run is not open yet."""
+        return cls(run, main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier)))
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
         """The name of the table in Spark SQL; with `on_branch`, the name of the run's branch of the table."""
         branch = f".`branch_{branch_of(self.run_id)}`" if on_branch else ""
         return f"{self.settings.catalog_name}.{table.identifier}{branch}"
 
-    def main(self, table: Table, base: int) -> DataFrame:
-        """The table on main at snapshot `base`."""
-        return self.spark.read.option("versionAsOf", base).table(self.name(table))
+    def main(self, table: Table) -> DataFrame:
+        """The table on main at the base snapshot."""
+        return self.spark.read.option("versionAsOf", self.base[table.name]).table(self.name(table))
 
-    def append(self, table: Table, rows: DataFrame, base: int) -> None:
+    def append(self, table: Table, rows: DataFrame) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
-        self._writer(table, rows, base).append()
-        self.note(table, base)
+        self._writer(table, rows).append()
+        self.note(table)
 
-    def overwrite(self, table: Table, rows: DataFrame, base: int) -> None:
+    def overwrite(self, table: Table, rows: DataFrame) -> None:
         """Replace all rows of the table's branch, in one snapshot."""
-        self._writer(table, rows, base).overwrite(sf.lit(True))
-        self.note(table, base)
+        self._writer(table, rows).overwrite(sf.lit(True))
+        self.note(table)
 
-    def _writer(self, table: Table, rows: DataFrame, base: int) -> DataFrameWriterV2:
-        """Create the table's branch at snapshot `base`, and return a writer of `rows` to it."""
-        create_branch(self.catalog, table, self.run_id, base)
+    def _writer(self, table: Table, rows: DataFrame) -> DataFrameWriterV2:
+        """Create the table's branch, and return a writer of `rows` to it."""
+        self.create_branch(table)
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
         return rows.writeTo(self.name(table, on_branch=True)).options(**options)
+
+    def create_branch(self, table: Table) -> None:
+        """Create the table's branch at the base snapshot."""
+        create_branch(self.catalog, table, self.run_id, self.base[table.name])
 
     def undo(self, table: Table) -> None:
         """Drop the table's branch, and with it the rows that this attempt wrote to the table."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
-    def append_to_ledger(self, segments: pa.Table, result: Ingested, base: int) -> None:
+    def append_to_ledger(self, segments: pa.Table, result: Ingested) -> None:
         """Append rows to `ingested_segments`. Call this last.
 
         The snapshot of `ingested_segments` pins the snapshots of all other tables, and publication moves its main first.
         """
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
-        self.note(SEGMENTS, base)
+        self.note(SEGMENTS)
 
     @property
     def properties(self) -> dict[str, str]:
         """The snapshot properties that identify the run and the attempt."""
         return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
 
-    def note(self, table: Table, base: int) -> None:
+    def note(self, table: Table) -> None:
         """Record the snapshot that this attempt has just written to the table's branch.
 
         Raises:
-            Retryable: this attempt did not write the branch's head, or the head is not on top of `base`. So another process is
-                working on the same run.
+            Retryable: this attempt did not write the branch's head, or the head is not on top of the base snapshot. So another
+                process is working on the same run.
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
-        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
+        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != self.base[table.name]:
             self._discard()
             raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
@@ -152,7 +168,7 @@ def write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
     )
     refusals = _refused_files(attempt)
     rows = [segment_row(attempt, plan.probes[segment.path], segment, refusals.get(segment.path)) for segment in plan.segments]
-    attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, plan.base[SEGMENTS.name])
+    attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result)
     log.info("run written, not yet published", **asdict(result))
     return result
 

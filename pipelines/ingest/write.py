@@ -28,7 +28,7 @@ MAX_NAMED_DATA_IDS = 1000  # data ids that a filter lists one by one
 ONE_DAY = timedelta(days=1)
 MAX_BROADCAST_ROWS = 200_000  # outcomes of a run whose keys are broadcast; this avoids shuffling the outcomes already in the lake
 # Streams whose rows depend on no other stream, each with the function that writes them.
-INDEPENDENT_STREAMS: Mapping[Stream, Callable[[Attempt, Source, Mapping[str, int], list[DataFrame]], None]] = {
+INDEPENDENT_STREAMS: Mapping[Stream, Callable[[Attempt, Source, list[DataFrame]], None]] = {
     Stream.ECQ: write_ecq,
     Stream.CAMPAIGN: write_campaigns,
     Stream.ANSWER: write_answers,
@@ -54,7 +54,7 @@ def ingest(run: Run, exclusions: Exclusions | None = None) -> Ingested:
         )
     plan = begin(run, exclusions)
     if plan is not None:
-        return _write(Attempt(run), plan)
+        return _write(Attempt(run, plan.base), plan)
     if is_published(run.catalog, run.run_id, run.now):
         return written_result(run.catalog, run.run_id)
     return Ingested(run.run_id)
@@ -104,10 +104,10 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
     _write_outcomes(attempt, plan, refused)
     for stream, write_stream in INDEPENDENT_STREAMS.items():
         if plan.segments_of(stream):
-            write_stream(attempt, source_of(attempt, plan, stream), plan.base, refused)
+            write_stream(attempt, source_of(attempt, plan, stream), refused)
     if refused:
         quarantined = transforms.one_row_per_key(transforms.union_of(refused), QUARANTINE.key)
-        attempt.append(QUARANTINE, quarantined, plan.base[QUARANTINE.name])
+        attempt.append(QUARANTINE, quarantined)
     return write_ledger(attempt, plan)
 
 
@@ -127,7 +127,7 @@ def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[
     ]
     messages = transforms.union_of(without_bytes).persist()
     accepted = messages.where("reason is null")
-    classified = transforms.classify(accepted, _known_data(attempt, plan, accepted)).persist()
+    classified = transforms.classify(accepted, _known_data(attempt, accepted)).persist()
     try:
         refused_count = messages.where("reason is not null").count()
         counts = classified.agg(
@@ -138,9 +138,9 @@ def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[
             refused.append(transforms.refused_rows(frames[Stream.DATA], Stream.DATA))
         if counts["new"]:
             rows = transforms.union_of([transforms.data_rows(frame, classified) for frame in frames.values()])
-            attempt.append(DATA, rows, plan.base[DATA.name])
+            attempt.append(DATA, rows)
         if counts["all"] > counts["conflicts"]:
-            attempt.append(META, transforms.sightings_of(classified), plan.base[META.name])
+            attempt.append(META, transforms.sightings_of(classified))
         if not counts["conflicts"]:
             return []
         conflicts = classified.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
@@ -153,12 +153,12 @@ def _write_data(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[
     return [row["seq"] for row in conflicts if row["stream"] == Stream.TRIGGER]
 
 
-def _known_data(attempt: Attempt, plan: Plan, accepted: DataFrame) -> DataFrame:
+def _known_data(attempt: Attempt, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1, stored_at) of the payloads in the lake.
 
     If the run has at most `MAX_NAMED_DATA_IDS` data ids, only their payloads are returned.
     """
-    known = transforms.folded(attempt.main(META, plan.base[META.name])).select("data_id", "sha1", "stored_at")
+    known = transforms.folded(attempt.main(META)).select("data_id", "sha1", "stored_at")
     rows = accepted.select("data_id").distinct().limit(MAX_NAMED_DATA_IDS + 1).collect()
     if len(rows) > MAX_NAMED_DATA_IDS:
         return known
@@ -179,7 +179,7 @@ def _write_ids(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, exclud
     if excluding:
         triggers = triggers.where(~sf.col("seq").isin(list(excluding)))
     triggers = triggers.observe(counts, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
-    attempt.append(IDS, transforms.ids_rows(triggers), plan.base[IDS.name])
+    attempt.append(IDS, transforms.ids_rows(triggers))
     if counts.get["refused"]:
         refused_triggers = read_and_parse(source, attempt.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(refused_triggers, Stream.TRIGGER))
@@ -200,11 +200,11 @@ def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> N
         assert summary is not None  # an aggregation has one row
         if summary["first"] is not None:
             rows = transforms.outcome_rows(parsed)
-            known = _known_outcomes(attempt, plan, summary["first"], summary["last"])
+            known = _known_outcomes(attempt, summary["first"], summary["last"])
             if plan.message_count(Stream.OUTCOME) <= MAX_BROADCAST_ROWS:
                 keys = ["vin", "seq"]
                 known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
-            attempt.append(OUTCOMES, transforms.new_outcomes(rows, known), plan.base[OUTCOMES.name])
+            attempt.append(OUTCOMES, transforms.new_outcomes(rows, known))
         if summary["refused"]:
             refused_outcomes = transforms.refused_rows(parsed, Stream.OUTCOME)
             known_refusals = _known_refusals(attempt, plan)
@@ -213,11 +213,11 @@ def _write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> N
         parsed.unpersist()
 
 
-def _known_outcomes(attempt: Attempt, plan: Plan, first: int, last: int) -> DataFrame:
+def _known_outcomes(attempt: Attempt, first: int, last: int) -> DataFrame:
     """(vin, seq, outcome) of the outcomes in the lake with a seq in [first, last]."""
     # The condition on the day column lets Iceberg prune partitions; it follows from the condition on the seq.
     is_in_days = sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
-    rows = attempt.main(OUTCOMES, plan.base[OUTCOMES.name]).where(is_in_days)
+    rows = attempt.main(OUTCOMES).where(is_in_days)
     return rows.where(sf.col("seq").between(first, last)).select("vin", "seq", "outcome")
 
 
@@ -226,7 +226,7 @@ def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
 
     They are needed because the plan does not deduplicate the outcome stream, so a refused outcome may already be in quarantine.
     """
-    quarantine = attempt.main(QUARANTINE, plan.base[QUARANTINE.name])
+    quarantine = attempt.main(QUARANTINE)
     bounds = _outcome_time_range(plan)
     if bounds is None:
         return quarantine.where("seq < 0").select("seq")

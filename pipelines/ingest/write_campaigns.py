@@ -1,7 +1,5 @@
 """Writes the orders to campaigns, and the answers of vehicles, to the branches of a run."""
 
-from collections.abc import Mapping
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -13,7 +11,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.reading import Source, read_and_parse
 
 
-def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
     """Write the stream `campaign`; append its refused rows to `refused`."""
     orders = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS).persist()
     try:
@@ -26,13 +24,13 @@ def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], r
         assert counts is not None  # an aggregation has one row
         accepted = orders.where("reason is null")
         if counts["orders"]:
-            attempt.append(CAMPAIGN_EVENTS, campaign_rows(CAMPAIGN_EVENTS, accepted), base[CAMPAIGN_EVENTS.name])
+            attempt.append(CAMPAIGN_EVENTS, campaign_rows(CAMPAIGN_EVENTS, accepted))
         if counts["plans"]:
             plans = accepted.where("plan is not null")
-            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, plans), base[CAMPAIGNS.name])
+            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, plans))
         if counts["with_targets"]:
             targets = accepted.select("campaign", "seq", sf.inline("targets"))
-            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets), base[CAMPAIGN_TARGETS.name])
+            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS)
             refused.append(transforms.refused_rows(reparsed, Stream.CAMPAIGN))
@@ -40,7 +38,7 @@ def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], r
         orders.unpersist()
 
 
-def write_answers(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
     """Write the stream `answer`; append its refused rows to `refused`."""
     answers = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS).persist()
     try:
@@ -48,7 +46,7 @@ def write_answers(attempt: Attempt, source: Source, base: Mapping[str, int], ref
         assert counts is not None  # an aggregation has one row
         if counts["answers"]:
             accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
-            attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted), base[CAMPAIGN_ANSWERS.name])
+            attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
             refused.append(transforms.refused_rows(reparsed, Stream.ANSWER))

@@ -1,7 +1,5 @@
 """Writes messages of compacted queues to the branches of a run."""
 
-from collections.abc import Mapping
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -14,7 +12,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.reading import Source, read_and_parse
 
 
-def write_ecq(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_ecq(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
     """Write the stream `ecq`; append its refused rows to `refused`.
 
     Payload bytes are parsed only for the rows of `ecq_payload` and for refused rows; all other rows are built without payloads.
@@ -30,11 +28,11 @@ def write_ecq(attempt: Attempt, source: Source, base: Mapping[str, int], refused
         assert counts is not None  # an aggregation has one row
         if counts["writes"]:
             with_payloads = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
-            attempt.append(ECQ_PAYLOAD, ecq_rows.payload_rows(with_payloads), base[ECQ_PAYLOAD.name])
-            attempt.append(ECQ_INDEX, ecq_rows.index_rows(brief), base[ECQ_INDEX.name])
-            attempt.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief), base[ECQ_SEQNO.name])
+            attempt.append(ECQ_PAYLOAD, ecq_rows.payload_rows(with_payloads))
+            attempt.append(ECQ_INDEX, ecq_rows.index_rows(brief))
+            attempt.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief))
         if counts["states"]:
-            attempt.append(ECQ_STATE, ecq_rows.state_rows(brief), base[ECQ_STATE.name])
+            attempt.append(ECQ_STATE, ecq_rows.state_rows(brief))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ)
             refused.append(transforms.refused_rows(reparsed, Stream.ECQ))

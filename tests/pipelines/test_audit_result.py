@@ -24,7 +24,7 @@ from pipelines.ingest.write import begin
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
-from tests.pipelines.plain import PlainRun, ingest, ingest_and_audit, read, without_spark, write
+from tests.pipelines.plain import ingest, ingest_and_audit, read, without_spark, write
 
 RUN = "scheduled__2026-03-01T12:00:00+00:00"
 
@@ -43,7 +43,7 @@ def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> P
 def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> None:
     """A run with rows on its branches and no audit."""
     todo = begun(lake, run_id, ms, paths)
-    write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
+    write(a_run(lake, run_id, ms), todo)
 
 
 def head(catalog: Catalog, run_id: str) -> Snapshot:
@@ -75,7 +75,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
     def write_and_judge(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
-        write(PlainRun(catalog, settings, run.run_id, run.now), todo)
+        write(run, todo)
         judged_before.append(passed_already(catalog, settings, run.run_id))
         verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
         append_audit_result(catalog, head(catalog, run.run_id), results_of(verdict, run.now))

@@ -31,7 +31,7 @@ from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
-from tests.pipelines.plain import PlainRun, compact, ingest, read, without_spark, write
+from tests.pipelines.plain import compact, ingest, read, without_spark, write
 from tests.pipelines.stepping import Player
 
 VIN = "WVWZZZ1JZXW000001"
@@ -170,7 +170,7 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
     def closed_the_first_time(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
-        write(PlainRun(catalog, one_run.settings, run.run_id, run.now), todo)
+        write(run, todo)
         head = head_of(catalog, SEGMENTS, run.run_id)
         assert head is not None
         append_audit_result(catalog, head, QUALITY.arrow_schema.empty_table())  # it breaks no rule
