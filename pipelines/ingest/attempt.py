@@ -2,21 +2,15 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Self
 
 import pyarrow as pa
-import structlog
-from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame, DataFrameWriterV2
 from pyspark.sql import functions as sf
 
-from manifold.archive.probing import Probe
-from manifold.archive.segment import Segment
-from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
-from manifold.lake.catalog import run_tables_of, where
+from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
@@ -29,16 +23,12 @@ from pipelines.ingest.branches import (
     pins_of,
     properties_of,
 )
-from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
 # Level 1 takes less CPU than the default 3 and packs VINs in arrival order better. Compaction compresses the rows again.
 COMPRESSION_LEVEL = 1
-OPTIONAL_STREAMS = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # many lakes never get messages of these streams
-
-log = structlog.get_logger(__name__)
 
 
 class Attempt:
@@ -152,52 +142,3 @@ class Attempt:
         loaded = self.catalog.load_table(table.identifier)
         if loaded.snapshot_by_id(snapshot_id) is not None:
             loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()
-
-
-def write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
-    """Write the run's rows of `ingested_segments`, after all other tables, and return the run's counts."""
-    reported_streams = [stream for stream in Stream if stream not in OPTIONAL_STREAMS or plan.segments_of(stream)]
-    written = attempt.written | {SEGMENTS.name: len(plan.segments)}
-    result = Ingested(
-        attempt.run_id,
-        segments=len(plan.segments),
-        read={stream.value: plan.message_count(stream) for stream in reported_streams},
-        skipped=sum(len(seqs) for seqs in plan.skips.values()),
-        written=written,
-        refused=written.get(QUARANTINE.name, 0),
-    )
-    refusals = _refused_files(attempt)
-    rows = [segment_row(attempt, plan.probes[segment.path], segment, refusals.get(segment.path)) for segment in plan.segments]
-    attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result)
-    log.info("run written, not yet published", **asdict(result))
-    return result
-
-
-def _refused_files(attempt: Attempt) -> dict[str, str]:
-    """Path → reason of each file that this run refused because it is not a valid segment.
-
-    In quarantine, only the rows of such files have a negative seq; their column `topic` holds the path.
-    """
-    if QUARANTINE.name not in attempt.snapshots:
-        return {}
-    table = attempt.catalog.load_table(QUARANTINE.identifier)
-    snapshot_id = attempt.snapshots[QUARANTINE.name]
-    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
-    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
-
-
-def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
-    """The row of `ingested_segments` for a segment; a refused file has no messages and no seqs."""
-    if refused_because is not None:
-        probe = Probe()
-    return {
-        "path": segment.path,
-        "stream": segment.stream.value,
-        "messages": probe.messages,
-        "first_seq": probe.first_seq,
-        "last_seq": probe.last_seq,
-        "run_id": attempt.run_id,
-        "ingested_at": attempt.now,
-        "refused_because": refused_because,
-        "began_at": segment.began_at,
-    }

@@ -6,9 +6,9 @@ from pyspark.sql import functions as sf
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
-from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.reading import Source, read_and_parse
+from pipelines.ingest.transforms import instant_of, refused_rows
 
 
 def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
@@ -33,7 +33,7 @@ def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) 
             attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS)
-            refused.append(transforms.refused_rows(reparsed, Stream.CAMPAIGN))
+            refused.append(refused_rows(reparsed, Stream.CAMPAIGN))
     finally:
         orders.unpersist()
 
@@ -49,7 +49,7 @@ def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) ->
             attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
-            refused.append(transforms.refused_rows(reparsed, Stream.ANSWER))
+            refused.append(refused_rows(reparsed, Stream.ANSWER))
     finally:
         answers.unpersist()
 
@@ -58,6 +58,6 @@ def campaign_rows(table: Table, parsed: DataFrame) -> DataFrame:
     """Select the table's columns. The column by whose day the table is partitioned (`day_of`) gets the time in the seq."""
 
     def value(name: str) -> Column:
-        return transforms.instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
+        return instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
 
     return parsed.select(*(value(column.name) for column in table.columns))

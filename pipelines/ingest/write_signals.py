@@ -4,21 +4,24 @@ A signal is one row, even if several messages contain it. Its key is device, ins
 duplicates that arrive within minutes at the same process. All other duplicates are found here, by comparison with the table.
 """
 
+from collections.abc import Mapping
+
 import structlog
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
-from manifold.contracts.tables import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
-from pipelines.ingest import transforms
+from manifold.contracts.tables import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.reading import Source, read_and_parse
 from pipelines.ingest.redelivery_dedup import REFUSED, STATUS, new_rows
-from pipelines.ingest.signal_rows import signal_table_rows
+from pipelines.ingest.transforms import instant_of, refused_rows
 
 KEY = list(XRAY_RAW.key)
 HASH = f"xxhash64({', '.join(KEY)})"
+# Table column → column of the parsed messages that has the instant in microseconds.
+_MICROSECOND_COLUMNS: Mapping[str, str] = {"captured_at": "captured_us", "seen_at": "seen_us"}
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +49,7 @@ def write_signals(attempt: Attempt, source: Source, refused: list[DataFrame]) ->
         parsed.unpersist()
     if summary["refused"]:
         reparsed = read_and_parse(source, attempt.spark, parsing.signals, parsing.SIGNALS)
-        refused_signals = transforms.refused_rows(reparsed, Stream.XRAY_RAW)
+        refused_signals = refused_rows(reparsed, Stream.XRAY_RAW)
         refused.append(new_rows(attempt, refused_signals, REFUSED))
 
 
@@ -82,7 +85,22 @@ def write_status(attempt: Attempt, source: Source, refused: list[DataFrame]) -> 
         statuses = new_rows(attempt, signal_table_rows(XRAY_STATUS, parsed), STATUS)
         attempt.append(XRAY_STATUS, statuses)
         if refused_count:
-            refused_statuses = transforms.refused_rows(parsed, Stream.XRAY_STATUS)
+            refused_statuses = refused_rows(parsed, Stream.XRAY_STATUS)
             refused.append(new_rows(attempt, refused_statuses, REFUSED))
     finally:
         parsed.unpersist()
+
+
+def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
+    """One row per accepted message."""
+    columns = [_column(column.name) for column in table.columns]
+    return parsed.where("reason is null").select(*columns)
+
+
+def _column(name: str) -> Column:
+    """The value of a table column, computed from the columns of the parsed messages."""
+    if name in _MICROSECOND_COLUMNS:
+        return sf.timestamp_micros(_MICROSECOND_COLUMNS[name]).alias(name)
+    if name == "received_at":
+        return instant_of("seq").alias(name)
+    return sf.col(name)

@@ -14,8 +14,8 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STA
 from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.ecq_rows import folded_rows
 from pipelines.ingest.maintenance_run import until_not_overtaken
+from pipelines.ingest.write_ecq import folded_rows
 from pipelines.maintenance.change_rows import remove, replace_rows
 from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction

@@ -22,11 +22,11 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
-from pipelines.ingest.ecq_rows import expired_rows
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write_ecq import expired_rows
 from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
 from pipelines.maintenance.ecq_rows import planned

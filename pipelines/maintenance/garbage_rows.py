@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from manifold.contracts.tables import IDS, META, OUTCOMES, Table
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.transforms import folded
+from pipelines.ingest.write_payloads import folded
 from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
 from pipelines.maintenance.garbage_days import days_over, remember_days
 from pipelines.maintenance.garbage_plan import days_to_read

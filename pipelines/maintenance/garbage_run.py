@@ -21,7 +21,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, drop_branches, open_run
 from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.transforms import expired_rows
+from pipelines.ingest.write_outcomes import expired_rows
 from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.populate.pending import KEYS

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from manifold.contracts.tables import META
 from manifold.settings import Settings
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.transforms import folded
+from pipelines.ingest.write_payloads import folded
 from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
 
 log = structlog.get_logger(__name__)

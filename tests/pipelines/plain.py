@@ -51,11 +51,11 @@ from pipelines.ingest.branches import (
     open_run,
     properties_of,
 )
-from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import finish_committed_runs, is_committed, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import begin
+from pipelines.ingest.write_ecq import STATE_KEYS, STATES
 
 Rows = list[dict[str, Any]]
 Replaced = Callable[[dict[str, int]], list[tuple[Table, Rows]]]  # by the snapshots with which a run begins

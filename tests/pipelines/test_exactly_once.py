@@ -14,7 +14,7 @@ from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import chunks, write
+from pipelines.ingest import chunks, write_triggers
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish, PinnedSnapshot, branch_of, head_of
@@ -131,7 +131,7 @@ class Death:
 
 
 DEATHS = {
-    "before the first write": Death(write, "read_and_parse"),
+    "before the first write": Death(write_triggers, "read_and_parse"),
     "ids are committed, payloads are not": Death(Attempt, "append", IDS, after=True),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "append_to_ledger"),

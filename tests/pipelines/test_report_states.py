@@ -12,7 +12,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
-from pipelines.ingest import chunks, transforms
+from pipelines.ingest import chunks, write_triggers
 from pipelines.ingest.chunks import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
@@ -138,10 +138,10 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake, "good", BEFORE)
-    right = transforms.ids_rows
+    right = write_triggers.ids_rows
     spark_lake.write(Stream.TRIGGER, [trigger(9000 + ms, [f"V{ms}"]) for ms in range(20)])
     with monkeypatch.context() as patched:
-        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+        patched.setattr(write_triggers, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         bad = ingest_stages(spark_lake, "bad")
     with pytest.raises(Permanent, match="held back"):
         audit_stage.run(spark_lake.settings, bad)

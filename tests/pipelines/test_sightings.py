@@ -14,7 +14,7 @@ from manifold.history.from_lake import Lake as History
 from manifold.lake import sightings
 from manifold.lake.payloads import read_payloads
 from manifold.settings import Settings
-from pipelines.ingest import transforms
+from pipelines.ingest import write_payloads
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ConcurrentPublish
 from pipelines.ingest.chunks import ingest_audit_publish
@@ -37,7 +37,7 @@ def test_spark_folds_rows_as_readers_do(spark_lake: SparkLake, seed: int) -> Non
         return {"data_id": chance.choice("abcd"), **times, "times_seen": chance.randrange(1, 4), "sha1": chance.choice("01")}
 
     rows = pa.Table.from_pylist([row() for _ in range(40)], schema=META.arrow_schema)
-    by_spark = transforms.folded(spark_lake.spark.createDataFrame(rows)).toArrow()
+    by_spark = write_payloads.folded(spark_lake.spark.createDataFrame(rows)).toArrow()
     assert by_spark.column_names == META.arrow_schema.names
     assert in_order(by_spark) == in_order(sightings.folded(rows))
 
