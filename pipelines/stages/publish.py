@@ -31,11 +31,12 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit import may_be_published, passed_already
     from pipelines.ingest.branches import ConcurrentPublish
-    from pipelines.ingest.discover import POPULATE, queues_lag
+    from pipelines.ingest.discover import POPULATE
     from pipelines.ingest.lineage import emit_lineage
     from pipelines.ingest.publish import publish
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
+    from pipelines.populate.ids_news import queues_lag
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
