@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from expectations._findings import TRACED, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._rows import Case, keys_of
-from expectations._rules import NotNull, Severity
+from expectations._rules import NotNull
 from expectations._suites import load_list_suites, load_suites
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import RUN_TABLES
+from manifold.contracts.tables import RUN_TABLES, Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import run_page
 

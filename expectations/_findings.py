@@ -11,12 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from expectations._rules import Severity
 from expectations._suites import load_suites
 from manifold.contracts import tables
+from manifold.contracts.tables import RuleOutcome, Severity
 from manifold.lake.reports import State
-
-PASSED, BROKEN = "passed", "broken"  # values of `outcome` in `quality_results`
 
 # Table name → columns by which the message or file from which a row came can be found.
 TRACED: Mapping[str, tuple[str, ...]] = {
@@ -99,7 +97,7 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
                     "suite": suite.table,
                     "rule": rule.name,
                     "severity": rule.severity.value,
-                    "outcome": PASSED if finding is None else BROKEN,
+                    "outcome": (RuleOutcome.PASSED if finding is None else RuleOutcome.BROKEN).value,
                     "judged": audit.rows[suite.table],
                     "unexpected": 0 if finding is None else finding.rows,
                     "sample": None if finding is None else f"[{', '.join(finding.samples)}]",

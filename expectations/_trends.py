@@ -7,7 +7,7 @@ from typing import Any
 
 from expectations._charts import AuditPoint, Chart
 from expectations._pages import PAGES
-from expectations._rules import Severity
+from manifold.contracts.tables import Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import RUNS, TRENDS
 

@@ -18,7 +18,7 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table.snapshots import Snapshot
 
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import QUALITY, SEGMENTS
+from manifold.contracts.tables import QUALITY, SEGMENTS, RuleOutcome, Severity
 from manifold.lake.catalog import where
 from manifold.lake.commits import append_rows
 from manifold.lake.reports import open_reports, run_page
@@ -48,8 +48,6 @@ SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
 # Snapshot properties of `quality_results`.
 AUDITED_AT = "manifold.judged-at"  # the value of the column `at` in the rows of this result
 PASSED = "manifold.passed"  # "true" if the attempt may be published
-# Values in `quality_results`. They are repeated here because importing `expectations` imports PySpark.
-BROKEN, ERROR = "broken", "error"
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +121,7 @@ def append_audit_result(catalog: Catalog, audited: Snapshot, rows: pa.Table) -> 
     `audited` is the audited run's snapshot of `ingested_segments`. Its run id and attempt become properties of the new snapshot.
     """
     properties = {name: value for name, value in properties_of(audited).items() if name in (RUN_ID, ATTEMPT)}
-    is_failure = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
+    is_failure = pc.and_(pc.equal(rows["severity"], Severity.ERROR.value), pc.equal(rows["outcome"], RuleOutcome.BROKEN.value))
     properties[PASSED] = "false" if pc.any(is_failure).as_py() else "true"
     if rows.num_rows:
         properties[AUDITED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
@@ -155,15 +153,16 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
     if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
         return {"report": None, "warnings": 0}
     rows = _newest_result(catalog, run_id)
-    severities = [row["severity"] for row in rows if row["outcome"] == BROKEN]
-    if not rows or ERROR in severities:
+    severities = [row["severity"] for row in rows if row["outcome"] == RuleOutcome.BROKEN]
+    if not rows or Severity.ERROR in severities:
         return None
     return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(severities)}
 
 
 def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
     """Explain why a run that has not passed its audit must not be published, and name the remedy."""
-    failures = [row for row in _newest_result(catalog, run_id) if row["outcome"] == BROKEN and row["severity"] == ERROR]
+    rows = _newest_result(catalog, run_id)
+    failures = [row for row in rows if row["outcome"] == RuleOutcome.BROKEN and row["severity"] == Severity.ERROR]
     if not failures:
         return f"the current attempt at run {run_id} has not been audited: clear its task `ingest`"
     failures.sort(key=lambda row: (row["suite"], row["rule"]))
