@@ -35,7 +35,7 @@ BEGAN = "manifold.began."
 ABANDONED_AFTER = timedelta(days=1)  # age at which an open run counts as abandoned
 
 
-class ConcurrentPublish(Retryable):
+class Overtaken(Retryable):
     """Another run was published first, or another job has closed this run. Nothing was published; start the run again."""
 
 
@@ -109,13 +109,13 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
     """Create the run's branch of `table` at `snapshot_id`.
 
     Raises:
-        ConcurrentPublish: another job has closed the run.
+        Overtaken: another job has closed the run.
         Retryable: another process is working on the same run.
     """
     loaded = _without_branch(catalog, table, run_id)
     # This check is right before the commit, so that another job has little time to close the run in between.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
-        raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
+        raise Overtaken(f"another job has closed run {run_id}; do it again")
     with Change(loaded) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 

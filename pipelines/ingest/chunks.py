@@ -16,7 +16,7 @@ from manifold.archive.segment import Segment
 from manifold.lake.catalog import ensure_tables
 from manifold.lake.grouping import grouped
 from pipelines.ingest.audit import AuditFailed, audit_run, may_be_published
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from pipelines.ingest.planning import Exclusions
@@ -113,7 +113,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     """
     ensure_tables(run.catalog)
     tries = Retrying(
-        retry=retry_if_exception_type(ConcurrentPublish),
+        retry=retry_if_exception_type(Overtaken),
         stop=stop_after_attempt(MAX_ATTEMPTS),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(

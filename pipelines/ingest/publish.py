@@ -47,7 +47,7 @@ from pipelines.ingest.branches import (
     PINS,
     RUN_ID,
     UNDOES,
-    ConcurrentPublish,
+    Overtaken,
     PinnedSnapshot,
     ancestors,
     branch_of,
@@ -76,7 +76,7 @@ def publish(
     that the run was written, so a missing branch is an error.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began, `passed_audit` returned False, or, with `must`,
+        Overtaken: another run was published since this run began, `passed_audit` returned False, or, with `must`,
             another job has closed the run. Nothing was published.
         LeaseLost: another job has taken this job's lease. Nothing was published.
     """
@@ -88,13 +88,13 @@ def publish(
         log.info("run already committed", run_id=run_id)
     elif written is None or not has_rows or written.parent_snapshot_id is None:
         if must:
-            raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
+            raise Overtaken(f"another job has closed run {run_id}; do it again")
         log.info("nothing to publish", run_id=run_id)
         return False
     elif not passed_audit(written):
-        raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
+        raise Overtaken(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fenced_by=fence):
-        raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
+        raise Overtaken(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
     finish_committed_runs(catalog)

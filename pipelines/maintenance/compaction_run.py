@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from manifold.contracts.tables import SEGMENTS
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
+from pipelines.ingest.branches import Overtaken, branch_of, drop_branches, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
@@ -31,7 +31,7 @@ def write_and_publish(attempt: Attempt, write: Callable[[], object]) -> None:
     """Open the run, let `write` change its branches, and publish it.
 
     Raises:
-        ConcurrentPublish: another run was published since the attempt was made; the tables are unchanged.
+        Overtaken: another run was published since the attempt was made; the tables are unchanged.
         LeaseLost: another job has taken this job's lease; the tables are unchanged.
     """
     open_run(attempt.catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
@@ -40,6 +40,6 @@ def write_and_publish(attempt: Attempt, write: Callable[[], object]) -> None:
         no_segments = SEGMENTS.arrow_schema.empty_table()
         attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
         publish(attempt.catalog, attempt.run_id, must=True)
-    except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
+    except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
         raise

@@ -53,7 +53,7 @@ def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     """Remove superseded messages, settled states and outdated sequence numbers. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+        Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 

@@ -21,7 +21,7 @@ from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
+from pipelines.ingest.branches import Overtaken, branch_of, drop_branches, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import publish
@@ -82,7 +82,7 @@ def _remove_messages(attempt: Attempt) -> Removal:
             no_segments = SEGMENTS.arrow_schema.empty_table()
             attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
             publish(catalog, attempt.run_id, must=True)
-        except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
+        except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
             drop_branches(catalog, branch_of(attempt.run_id))
             raise
         return removal

@@ -62,7 +62,7 @@ def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) ->
     With `keep_data_because`, no data is removed, and the removal gives this reason.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began; the lake is unchanged, run it again.
+        Overtaken: another run was published since this run began; the lake is unchanged, run it again.
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     finish_committed_runs(run.catalog)

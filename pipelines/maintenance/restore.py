@@ -86,7 +86,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     """Publish a run that empties every table that runs write; return its id.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began; the tables are unchanged.
+        Overtaken: another run was published since this run began; the tables are unchanged.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:

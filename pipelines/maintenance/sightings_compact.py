@@ -19,7 +19,7 @@ def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     """Leave one row for each data_id; return the number of rows removed. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the table is unchanged, run it again.
+        Overtaken: other runs kept being published first; the table is unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _fold(spark, catalog, settings, now))
 

@@ -86,7 +86,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
     Raises:
         Permanent: a table is newer than this code.
-        ConcurrentPublish: other runs kept being published first. Steps taken so far stay taken; run it again.
+        Overtaken: other runs kept being published first. Steps taken so far stay taken; run it again.
     """
     made = plan(catalog).made
     make_missing_tables(catalog)

@@ -30,7 +30,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     """
     from pipelines.catalog import open_lake
     from pipelines.ingest.audit import may_be_published, passed_already
-    from pipelines.ingest.branches import ConcurrentPublish
+    from pipelines.ingest.branches import Overtaken
     from pipelines.ingest.discover import POPULATE
     from pipelines.ingest.lineage import emit_lineage
     from pipelines.ingest.publish import publish
@@ -41,11 +41,11 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
-            raise ConcurrentPublish(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
+            raise Overtaken(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish(catalog, run_id, partial(may_be_published, catalog))
         settle_reports(catalog, settings)
         emit_lineage(catalog, settings, run_id)
-    except ConcurrentPublish as exc:
+    except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _redo_run(catalog, settings, run_id)
         published = True

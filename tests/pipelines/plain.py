@@ -44,7 +44,7 @@ from pipelines.ingest.attempt import Attempt, segment_row
 from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import (
     RUN_ID,
-    ConcurrentPublish,
+    Overtaken,
     branch_of,
     drop_branches,
     head_of,
@@ -212,7 +212,7 @@ def sightings(catalog: Catalog, base: dict[str, int] | None = None) -> Rows:
 
 
 def _again() -> Retrying:
-    return Retrying(retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(50), reraise=True)
+    return Retrying(retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(50), reraise=True)
 
 
 def write(of: Run, todo: Plan) -> None:

@@ -17,7 +17,7 @@ from manifold.lake.catalog import open_catalog
 from pipelines.ingest import chunks, write_triggers
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, PinnedSnapshot, branch_of, head_of
+from pipelines.ingest.branches import Overtaken, PinnedSnapshot, branch_of, head_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
@@ -99,7 +99,7 @@ def test_an_overtaken_run_is_repeated(lake: Lake) -> None:
     lake.archive(TRIGGER, [trigger(2, ["V2"])])
     catalog = write_without_spark(lake, "fast")
     publish(catalog, "fast")
-    with pytest.raises(ConcurrentPublish, match="slow"):
+    with pytest.raises(Overtaken, match="slow"):
         publish(catalog, "slow")
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
     assert write_run(without_spark(catalog, lake.settings, "slow", at(1))).segments == 0

@@ -19,7 +19,7 @@ from manifold.lake.catalog import ensure_tables
 from manifold.queues import Loader, Policy
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, open_run
+from pipelines.ingest.branches import Overtaken, open_run
 from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.maintenance import garbage_run
@@ -156,7 +156,7 @@ def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake
     slow.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"))
     collect(history, keep_data_because="this is about the entries")
     assert len(history.rows(DATA)) == 4
-    with pytest.raises(ConcurrentPublish, match="slow"):
+    with pytest.raises(Overtaken, match="slow"):
         publish(history.catalog, "slow")
 
 

@@ -22,7 +22,7 @@ from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import chunks
 from pipelines.ingest.audit import append_audit_result
-from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, drop_branches, head_of, properties_of
+from pipelines.ingest.branches import BEGAN, RUN_ID, Overtaken, branch_of, drop_branches, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
@@ -132,7 +132,7 @@ def test_a_job_whose_run_is_closed_before_it_counts_does_not_take_it_for_publish
         job.go(1)
     job.go(1)  # it has seen what it has written, and is about to publish
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         job.go()
 
 
@@ -148,7 +148,7 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     job.go(1)  # the branch
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         job.go()
     assert branches(one_run) == []
 
@@ -158,7 +158,7 @@ def test_a_job_whose_run_is_closed_before_it_writes_is_told_to_repeat_it(one_run
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "work", base, at(5))
     drop_branches(catalog, branch_of(run.run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         run.change(IDS, partial(append_nothing, catalog, IDS))
     assert branches(one_run) == []
 

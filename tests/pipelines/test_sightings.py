@@ -16,7 +16,7 @@ from manifold.lake.payloads import read_payloads
 from manifold.settings import Settings
 from pipelines.ingest import write_payloads
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
@@ -121,7 +121,7 @@ def test_an_ingest_that_compaction_overtakes_counts_once(seen: SparkLake) -> Non
     seen.write(Stream.DATA, [data(50, "d1", b"one")])
     ingest(seen.run("open", 60))
     compact(seen.spark, seen.catalog, settings_of(seen), now=at(60))
-    with pytest.raises(ConcurrentPublish):
+    with pytest.raises(Overtaken):
         publish(seen.catalog, "open")
     seen.ingest("open", ms=61)
     assert seen.seen("data_id", "times_seen") == [("d1", 5), ("d2", 1)]
