@@ -19,16 +19,16 @@ from pipelines.ingest.audit import AuditFailed, audit_run, may_be_published
 from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
-from pipelines.ingest.planning import Exclusions
+from pipelines.ingest.planning import Offenders
 from pipelines.ingest.publish import finish_committed_runs, is_published, publish
-from pipelines.ingest.quarantine_offenders import offenders, send_alert
+from pipelines.ingest.quarantine_offenders import offenders_of, send_alert
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest, written_result
 
 OPEN_COST_BYTES = 64 << 10  # a smaller segment counts as this many bytes: opening it takes as long as reading them
 MAX_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
-MAX_AUDIT_ROUNDS = 4  # audits of a run; excluding the offenders may reveal another broken rule
+MAX_AUDIT_ROUNDS = 4  # audits of a run; without the offenders, the run may break another rule
 # A run with more offenders than both limits is held back.
 MAX_OFFENDERS = 10  # messages and files
 MAX_OFFENDER_SHARE = 0.1  # share of the run's messages
@@ -146,28 +146,26 @@ def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
     Raises:
         AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
-    exclusions = Exclusions()
+    offenders = Offenders()
     for round_number in range(MAX_AUDIT_ROUNDS):
         # Each round has its own instant, which distinguishes the rounds in `quality_results`.
         round_run = replace(run, now=run.now + timedelta(milliseconds=round_number))
-        written = ingest(round_run, exclusions)
+        written = ingest(round_run, offenders)
         try:
             audit = audit_run(round_run)
         except AuditFailed as exc:
-            extended = exclusions | offenders(run, exc.result)
+            extended = offenders | offenders_of(run, exc.result)
             is_last_round = round_number + 1 == MAX_AUDIT_ROUNDS
-            has_no_new_offender = len(extended) == len(exclusions)
+            has_no_new_offender = len(extended) == len(offenders)
             has_too_many = len(extended) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
             if is_last_round or has_no_new_offender or has_too_many:
                 emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
-            exclusions = extended
-            log.warning(
-                "run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(exclusions)
-            )
+            offenders = extended
+            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(offenders))
         else:
-            if exclusions:
-                send_alert(run.settings, run.run_id, exclusions)
+            if offenders:
+                send_alert(run.settings, run.run_id, offenders)
             return written, audit
     raise AssertionError("the last round returns or raises")
 

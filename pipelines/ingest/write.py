@@ -16,7 +16,7 @@ from manifold.contracts.tables import IDS, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables, where
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, drop_abandoned, drop_branches, open_run, properties_of
-from pipelines.ingest.planning import SIGNALS, Exclusions, Plan, make_plan
+from pipelines.ingest.planning import SIGNALS, Offenders, Plan, make_plan
 from pipelines.ingest.publish import finish_committed_runs, is_published
 from pipelines.ingest.reading import Source, source_of
 from pipelines.ingest.run import Ingested, Run
@@ -41,8 +41,8 @@ INDEPENDENT_STREAMS: Mapping[Stream, Callable[[Attempt, Source, list[DataFrame]]
 log = structlog.get_logger(__name__)
 
 
-def ingest(run: Run, exclusions: Exclusions | None = None) -> Ingested:
-    """Write the new segments to the run's branches, and refuse the messages and files in `exclusions`.
+def ingest(run: Run, offenders: Offenders | None = None) -> Ingested:
+    """Write the new segments to the run's branches, and refuse the messages and files in `offenders`.
 
     New segments are those in the run's part of the archive that no run has ingested. The branches of an earlier attempt at this
     run are dropped first.
@@ -54,7 +54,7 @@ def ingest(run: Run, exclusions: Exclusions | None = None) -> Ingested:
         log.warning(
             "some tables are of an earlier release; queries of them may be slower", tables=older, remedy="manifold lake migrate"
         )
-    plan = begin(run, exclusions)
+    plan = begin(run, offenders)
     if plan is not None:
         return _write(Attempt(run, plan.base), plan)
     if is_published(run.catalog, run.run_id, run.now):
@@ -62,7 +62,7 @@ def ingest(run: Run, exclusions: Exclusions | None = None) -> Ingested:
     return Ingested(run.run_id)
 
 
-def begin(run: Run, exclusions: Exclusions | None = None) -> Plan | None:
+def begin(run: Run, offenders: Offenders | None = None) -> Plan | None:
     """Open the run and return its plan; return None if no segment is new or the run is already committed.
 
     The branches of an earlier attempt at this run are dropped first.
@@ -75,7 +75,7 @@ def begin(run: Run, exclusions: Exclusions | None = None) -> Plan | None:
     drop_branches(catalog, branch_of(run_id))
     for branch in drop_abandoned(catalog, now):
         log.warning("dropped an abandoned run", branch=branch)
-    plan = make_plan(catalog, run.archive, run.part, exclusions)
+    plan = make_plan(catalog, run.archive, run.part, offenders)
     if not plan.segments:
         log.info("nothing new in the archive", run_id=run_id)
         return None
