@@ -70,9 +70,9 @@ class Audit:
     report: str  # address of the run's HTML page
 
     def __str__(self) -> str:
-        verdict = "passed" if self.passed else f"failed on {len(self.failures)} rules"
-        judged = ", ".join(f"{rows} {table}" for table, rows in self.rows.items() if rows) or "no rows"
-        return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
+        result = "passed" if self.passed else f"failed on {len(self.failures)} rules"
+        checked = ", ".join(f"{rows} {table}" for table, rows in self.rows.items() if rows) or "no rows"
+        return f"run {self.run_id} {result}; {len(self.warnings)} warnings; judged {checked}; report {self.report}"
 
     def to_json(self) -> str:
         """The audit as JSON, without the keys of offending rows."""

@@ -19,7 +19,7 @@ SEVERITIES = (Severity.ERROR, Severity.WARNING)  # worst first
 class Trends:
     """The content of the page."""
 
-    judgements: Sequence[AuditPoint]  # the audits, oldest first
+    audits: Sequence[AuditPoint]  # oldest first
     broken: Sequence[
         Chart
     ]  # charts of broken rules: errors before warnings, then by the time of the last violation, newest first
@@ -59,7 +59,7 @@ def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None
     pages = {path.split("/")[1] for path in reports.below(RUNS)}  # ids of runs that have a page; paths are <RUNS>/<run id>/…
     template = PAGES.get_template("trends.html")
     summary = {"trends": trends, "shown": trends.broken[:MAX_CHARTS], "pages": pages}
-    reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
+    reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.audits)).encode())
 
 
 def _rule_chart(table: str, rule: str, by_audit: Mapping[int, Mapping[str, Any]], audits: int, newest_audit: int) -> Chart:

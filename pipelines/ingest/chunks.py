@@ -27,8 +27,11 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest, written_result
 
 OPEN_COST_BYTES = 64 << 10  # a smaller segment counts as this many bytes: opening it takes as long as reading them
-MAX_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
-MAX_AUDIT_ROUNDS = 4  # audits of a run; without the offenders, the run may break another rule
+MAX_PUBLISH_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
+MAX_PUBLISH_WAIT_S = 2  # longest wait between two attempts; it is random, so that competing runs part
+MAX_AUDIT_ROUNDS = 4  # audits in one attempt; without the offenders of a round, the run may break another rule
+# Between the instants of two rounds, which distinguish the rounds in `quality_results`.
+AUDIT_ROUND_STEP = timedelta(milliseconds=1)
 # A run with more offenders than both limits is held back.
 MAX_OFFENDERS = 10  # messages and files
 MAX_OFFENDER_SHARE = 0.1  # share of the run's messages
@@ -107,15 +110,15 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
 
 
 def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
-    """Ingest, audit and publish one run; start it again, at most `MAX_ATTEMPTS` times, while other runs are published first.
+    """Ingest, audit and publish one run; start it again while other runs are published first (`MAX_PUBLISH_ATTEMPTS`).
 
     Returns the run's counts, the address of its report (None if nothing was audited), and the number of its warnings.
     """
     ensure_tables(run.catalog)
     tries = Retrying(
         retry=retry_if_exception_type(Overtaken),
-        stop=stop_after_attempt(MAX_ATTEMPTS),
-        wait=wait_random(0, 2),
+        stop=stop_after_attempt(MAX_PUBLISH_ATTEMPTS),
+        wait=wait_random(0, MAX_PUBLISH_WAIT_S),
         before_sleep=lambda state: log.info(
             "another run was published first; retrying", run_id=run.run_id, tries=state.attempt_number
         ),
@@ -148,8 +151,7 @@ def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
     """
     offenders = Offenders()
     for round_number in range(MAX_AUDIT_ROUNDS):
-        # Each round has its own instant, which distinguishes the rounds in `quality_results`.
-        round_run = replace(run, now=run.now + timedelta(milliseconds=round_number))
+        round_run = replace(run, now=run.now + round_number * AUDIT_ROUND_STEP)
         written = ingest(round_run, offenders)
         try:
             audit = audit_run(round_run)

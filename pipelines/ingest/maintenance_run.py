@@ -15,18 +15,22 @@ from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested
 
-MAX_ATTEMPTS = 20
+MAX_PUBLISH_ATTEMPTS = 20
+MAX_PUBLISH_WAIT_S = 1  # longest wait between two attempts; it is random, so that competing runs part
 
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
-def until_not_overtaken(tries: int = MAX_ATTEMPTS) -> Retrying:
+def until_not_overtaken(attempts: int = MAX_PUBLISH_ATTEMPTS) -> Retrying:
     """Retry a run, from reading its base snapshots on, while other runs are published first.
 
-    After `tries` attempts, the last `Overtaken` is raised.
+    After `attempts` attempts, the last `Overtaken` is raised.
     """
     return Retrying(
-        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
+        retry=retry_if_exception_type(Overtaken),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random(0, MAX_PUBLISH_WAIT_S),
+        reraise=True,
     )
 
 

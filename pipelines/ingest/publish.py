@@ -59,7 +59,7 @@ from pipelines.ingest.branches import (
 from pipelines.ingest.lease import fence
 from pipelines.ingest.rebase import is_change_of, repeat
 
-MAX_ATTEMPTS = 60  # attempts at a commit
+MAX_COMMIT_ATTEMPTS = 60  # attempts at a commit to a table
 COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the reply to its commit may retry this long
 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
@@ -205,7 +205,7 @@ def is_committed(segments: IcebergTable, run_id: str) -> bool:
 def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
     """Move main of the table to the pinned snapshot of a committed run, or to a rebase of that snapshot."""
     run_id = properties_of(run)[RUN_ID]
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
         if is_in_main(table, pinned.snapshot_id):
@@ -244,7 +244,7 @@ def _move_main(
     `fenced_by` returns additional requirements of the commit. Returns False if main was at another snapshot. If the reply to the
     commit is lost, main is read again.
     """
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
         if main is None or main.snapshot_id != expected:

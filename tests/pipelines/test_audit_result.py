@@ -70,24 +70,24 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
-    judged_before: list[object] = []
+    audited_before: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Ingested, None]:
+    def write_and_audit(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
         write(run, todo)
-        judged_before.append(passed_already(catalog, settings, run.run_id))
-        verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
-        append_audit_result(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
-        if len(judged_before) == 1:  # another run comes first
+        audited_before.append(passed_already(catalog, settings, run.run_id))
+        passed = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
+        append_audit_result(catalog, head(catalog, run.run_id), results_of(passed, run.now))
+        if len(audited_before) == 1:  # another run comes first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
         return Ingested(run.run_id, segments=len(todo.segments)), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, "mine", 0))
-    assert (judged_before, len(mine) > 0) == ([None, None], True)
+    assert (audited_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
     assert len(keys) == len(set(keys))
 
@@ -98,22 +98,22 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
     lake.renew()
     catalog = open_catalog(lake.settings)
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
-    judged: list[object] = []
+    audited: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Ingested, None]:
+    def write_and_audit(run: Run) -> tuple[Ingested, None]:
         written(lake, RUN, 0, paths[:1])
         append_audit_result(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
-        judged.append(head(catalog, RUN).snapshot_id)
-        if len(judged) == 1:
+        audited.append(head(catalog, RUN).snapshot_id)
+        if len(audited) == 1:
             written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, RUN, 0))
     assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
     current = catalog.load_table(SEGMENTS.identifier).current_snapshot()
     assert current is not None
-    assert current.snapshot_id == judged[-1]
+    assert current.snapshot_id == audited[-1]
 
 
 def test_a_failed_audit_forbids_publication(lake: Lake) -> None:

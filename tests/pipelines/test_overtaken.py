@@ -252,7 +252,7 @@ def test_of_two_processes_that_begin_one_run_at_once_only_one_continues(one_run:
 
 
 def test_a_text_is_emptied_although_rows_are_appended_meanwhile(one_run: Lake) -> None:
-    """Each run appends its verdict to a table in which an erasure empties texts."""
+    """Each run appends its audit result to a table in which an erasure empties texts."""
     catalog = open_catalog(one_run.settings)
     append_rows(catalog, ACTIONS, note_about(VIN), {})
     named = Named(VIN, seq_at(9), lambda _, sealed: sealed)
