@@ -1,6 +1,6 @@
 """Finds the offenders of a run that breaks rules: the messages from which the bad rows came, and the files with bad ledger rows.
 
-The reason of each offender is the rule that it breaks. `chunks.ingest_and_audit` then writes the run again without the
+The reason of each offender is the rule that it breaks. `runs.ingest_and_audit` then writes the run again without the
 offenders. The messages go to quarantine; the ledger row of an offending file records the reason.
 """
 

@@ -12,9 +12,9 @@ from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import Published, ingest_in_runs
 from pipelines.ingest.discover import discover
 from pipelines.ingest.run import Ingested, Run, new_run_id
+from pipelines.ingest.runs import Published, ingest_in_runs
 from pipelines.ingest.trends import refresh_trends
 from pipelines.ingest.write import written_result
 from pipelines.lineage import emits_lineage

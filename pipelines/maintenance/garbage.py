@@ -14,11 +14,11 @@ from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_in_runs
 from pipelines.ingest.lease import check_lease
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.ingest.run import Run
+from pipelines.ingest.runs import ingest_in_runs
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
 from pipelines.maintenance.garbage_history import drop_history

@@ -18,12 +18,12 @@ from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts import tables
 from manifold.settings import Settings
-from pipelines.ingest.chunks import ingest_in_runs
 from pipelines.ingest.conflict_history import refused_for_their_bytes
 from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.run import Run, new_run_id
+from pipelines.ingest.runs import ingest_in_runs
 from pipelines.lineage import emits_lineage
 from pipelines.maintenance.check import Checked, check, disagreements
 from pipelines.maintenance.check_plan import REPAIRABLE, Disagreement, FoundRows

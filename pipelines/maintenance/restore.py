@@ -21,13 +21,13 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.branches import EVERYTHING, UNDOES
-from pipelines.ingest.chunks import ingest_in_runs
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import current_snapshots, finish_committed_runs
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.ingest.run import Run
+from pipelines.ingest.runs import ingest_in_runs
 from pipelines.lineage import emits_lineage
 from pipelines.populate.lock import populate_lock
 from pipelines.spark.session import GREAT_EXPECTATIONS, session

@@ -19,9 +19,9 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from manifold.archive.flush import flush
     from manifold.archive.store import Archive
     from pipelines.catalog import open_lake
-    from pipelines.ingest.chunks import ingest_to_branches
     from pipelines.ingest.ledger import new_segments
     from pipelines.ingest.run import Run, new_run_id
+    from pipelines.ingest.runs import ingest_to_branches
     from pipelines.ingest.trends import trends_if_held_back
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 

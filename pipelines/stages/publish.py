@@ -62,9 +62,9 @@ def _redo_run(catalog: "Catalog", settings: Settings, run_id: str) -> None:
         Permanent: the run's segments are not recorded, because a retry was killed.
     """
     from manifold.archive.store import Archive
-    from pipelines.ingest.chunks import ingest_audit_publish
     from pipelines.ingest.ledger import segments_of
     from pipelines.ingest.run import Run
+    from pipelines.ingest.runs import ingest_audit_publish
     from pipelines.spark.session import session
 
     segments = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))

@@ -14,8 +14,8 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest.chunks import groups_of
 from pipelines.ingest.ledger import new_segments
+from pipelines.ingest.runs import groups_of
 
 FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"

@@ -21,8 +21,8 @@ import pyspark
 from manifold.contracts.errors import ManifoldError
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings, load_settings
-from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.run import Run
+from pipelines.ingest.runs import ingest_audit_publish
 from pipelines.maintenance import garbage_run
 from pipelines.populate.load import populate
 from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, write_defaults

@@ -15,7 +15,7 @@ from manifold.contracts.tables import DATA, META, QUARANTINE
 from pipelines.ingest import write_payloads
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.audit_references import MAX_SPANS, spans_of
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.runs import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import at, data, trigger

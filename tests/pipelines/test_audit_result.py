@@ -13,13 +13,13 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import chunks
+from pipelines.ingest import runs
 from pipelines.ingest.audit import append_audit_result, may_be_published, passed_already
 from pipelines.ingest.branches import head_of
-from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_runs
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.runs import ingest_audit_publish, ingest_in_runs
 from pipelines.ingest.write import begin
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.lakes import Lake
@@ -85,7 +85,7 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
             publish(catalog, "other")
         return Ingested(run.run_id, segments=len(todo.segments)), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_audit)
+    monkeypatch.setattr(runs, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, "mine", 0))
     assert (audited_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
@@ -108,7 +108,7 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
             written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_audit)
+    monkeypatch.setattr(runs, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, RUN, 0))
     assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
     current = catalog.load_table(SEGMENTS.identifier).current_snapshot()
@@ -165,7 +165,7 @@ def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lak
 
 def test_a_committed_run_ingests_new_segments_under_new_run_ids(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.renew()
-    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(runs, "ingest_and_audit", ingest_and_audit)
     catalog = open_catalog(lake.settings)
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(catalog, lake.settings, run_id=RUN, now=at(0))

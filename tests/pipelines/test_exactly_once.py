@@ -14,8 +14,8 @@ from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import chunks, write_triggers
 from pipelines.ingest import publish as publication
+from pipelines.ingest import runs, write_triggers
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import Overtaken, PinnedSnapshot, branch_of, head_of
 from pipelines.ingest.publish import publish
@@ -135,7 +135,7 @@ DEATHS = {
     "ids are committed, payloads are not": Death(Attempt, "append", IDS, after=True),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "append_to_ledger"),
-    "before the audit": Death(chunks, "audit_run"),
+    "before the audit": Death(runs, "audit_run"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }
 COMMITTED = "the reply to the commit point is lost"
@@ -157,7 +157,7 @@ def test_a_job_killed_anywhere_is_completed_once_by_the_next(spark_lake: SparkLa
 def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
     spark = new_session(spark_lake.spark, spark_lake.settings)
     catalog = open_catalog(spark_lake.settings)
-    chunks.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
+    runs.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
 def test_a_commit_with_a_lost_reply_is_verified(written: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

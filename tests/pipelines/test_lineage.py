@@ -11,10 +11,10 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.lineage import settle
 from manifold.settings import load_settings
-from pipelines.ingest import chunks, lineage, write_triggers
+from pipelines.ingest import lineage, runs, write_triggers
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
+from pipelines.ingest.runs import ingest_audit_publish
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, outcome, trigger
 from tests.pipelines.plain import ingest_and_audit, without_spark
@@ -87,7 +87,7 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
 @pytest.fixture
 def recorded(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> SparkLake:
     """A lake whose archive is ingested without Spark and without a report."""
-    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(runs, "ingest_and_audit", ingest_and_audit)
     record(spark_lake)
     return spark_lake
 

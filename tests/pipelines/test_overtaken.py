@@ -20,7 +20,7 @@ from manifold.lake.commits import MAIN, append_nothing, append_rows
 from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
-from pipelines.ingest import chunks
+from pipelines.ingest import runs
 from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import BEGAN, RUN_ID, Overtaken, branch_of, drop_branches, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
@@ -179,8 +179,8 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
             drop_branches(catalog, branch_of(run.run_id))  # as an erasure does that has waited for it in vain
         return Ingested(run.run_id, len(todo.segments)), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", closed_the_first_time)
-    chunks.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
+    monkeypatch.setattr(runs, "ingest_and_audit", closed_the_first_time)
+    runs.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
     assert closed == ["run"]
     assert vehicles(one_run) == ["V1", "V2"]
 

@@ -13,7 +13,7 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest import chunks, quarantine_offenders
+from pipelines.ingest import quarantine_offenders, runs
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Offenders
@@ -102,8 +102,8 @@ class Lake:
         self.messages, self.rounds = messages, list(rounds)
         self.asides: list[Offenders] = []
         self.instants: list[Any] = []
-        monkeypatch.setattr(chunks, "ingest", self.ingest)
-        monkeypatch.setattr(chunks, "audit_run", self.audit)
+        monkeypatch.setattr(runs, "ingest", self.ingest)
+        monkeypatch.setattr(runs, "audit_run", self.audit)
 
     def ingest(self, run: Run, aside: Offenders) -> Ingested:
         self.asides.append(aside)
@@ -117,7 +117,7 @@ class Lake:
         return Audit(RUN, True, (), (), {}, "report")
 
     def run(self, settings: Settings) -> tuple[Ingested, Audit | None]:
-        return chunks.ingest_and_audit(a_run(settings))
+        return runs.ingest_and_audit(a_run(settings))
 
 
 def test_the_run_is_rewritten_without_offenders_until_it_passes(
@@ -159,7 +159,7 @@ def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch:
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(seq,)]} for seq in range(9)])
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == chunks.MAX_AUDIT_ROUNDS
+    assert len(lake.asides) == runs.MAX_AUDIT_ROUNDS
 
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):

@@ -12,8 +12,8 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
-from pipelines.ingest import chunks, write_triggers
-from pipelines.ingest.chunks import ingest_and_audit
+from pipelines.ingest import runs, write_triggers
+from pipelines.ingest.runs import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import audit as audit_stage
 from pipelines.stages import ingest as ingest_stage
@@ -54,7 +54,7 @@ def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
 
 
 def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
-    chunks.ingest_audit_publish(lake.run(run_id, ms))
+    runs.ingest_audit_publish(lake.run(run_id, ms))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
                 waiting.pop()()
             return done
 
-        monkeypatch.setattr(chunks, "ingest_and_audit", judge_then_wait)
+        monkeypatch.setattr(runs, "ingest_and_audit", judge_then_wait)
 
     return interpose
 
@@ -177,7 +177,7 @@ def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunks, "settle_reports", killed)
+        patched.setattr(runs, "settle_reports", killed)
         with pytest.raises(KeyboardInterrupt):
             ingest(spark_lake, "killed", BEFORE)
     assert [run["state"] for run in kept_runs(open_reports(spark_lake.settings))] == ["not decided"]

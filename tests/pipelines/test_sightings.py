@@ -17,8 +17,8 @@ from manifold.settings import Settings
 from pipelines.ingest import write_payloads
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import Overtaken
-from pipelines.ingest.chunks import ingest_audit_publish
 from pipelines.ingest.publish import publish
+from pipelines.ingest.runs import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance import sightings_compact
 from pipelines.maintenance.compact import compact, has_work

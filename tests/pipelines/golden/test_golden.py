@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.ingest.audit import audit_run
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.runs import ingest_audit_publish
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.golden.archive import HOUR, SEALED, write_first, write_second

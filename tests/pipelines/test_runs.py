@@ -9,9 +9,9 @@ import pytest
 from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS
-from pipelines.ingest import chunks
-from pipelines.ingest.chunks import OPEN_COST_BYTES, groups_of, ingest_before_last, ingest_in_runs, runs_of
+from pipelines.ingest import runs
 from pipelines.ingest.publish import committed_runs, publish
+from pipelines.ingest.runs import OPEN_COST_BYTES, groups_of, ingest_before_last, ingest_in_runs, runs_of
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest_and_audit, without_spark
@@ -68,7 +68,7 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -
 
 
 def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(runs, "ingest_and_audit", ingest_and_audit)
     run, left = partial(without_spark, backlog.catalog, backlog.settings, "run"), [2]
 
     def dies(*args: Any, **named: Any) -> bool:
@@ -78,7 +78,7 @@ def test_an_interrupted_backlog_continues_with_the_rest(backlog: SparkLake, monk
         return publish(*args, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunks, "publish", dies)
+        patched.setattr(runs, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             ingest_in_runs(run(at(100)))
     assert counts(backlog) == [2, 0, 0, 2]
