@@ -40,7 +40,7 @@ from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
-from pipelines.ingest.attempt import Attempt, segment_row
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import (
     RUN_ID,
@@ -54,7 +54,7 @@ from pipelines.ingest.branches import (
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import finish_committed_runs, is_committed, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write import begin
+from pipelines.ingest.write import begin, segment_row
 from pipelines.ingest.write_ecq import STATE_KEYS, STATES
 
 Rows = list[dict[str, Any]]
