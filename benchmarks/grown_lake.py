@@ -29,7 +29,7 @@ from manifold.contracts.seq import datetime_of, seq_of
 from manifold.contracts.tables import IDS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.ingest.discover import discover
 from pipelines.ingest.run import Run as IngestRun
 from pipelines.spark.session import GREAT_EXPECTATIONS, session

@@ -1,21 +1,19 @@
 """Audits one run: has Great Expectations check the rows, finds the rows that break a rule, and publishes the report pages."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from expectations._findings import TRACED, Audit, Finding, results_of
+from expectations._findings import TRACED, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._rows import Case, keys_of
-from expectations._rules import NotNull, Severity
+from expectations._rules import NotNull
 from expectations._suites import load_list_suites, load_suites
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import RUN_TABLES
+from manifold.contracts.tables import RUN_TABLES, Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import run_page
 
@@ -38,9 +36,8 @@ def audit(
     references: "Mapping[str, DataFrame]",
     data_wait: timedelta,
     counts: Mapping[str, int] | None = None,
-    keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
-    """Audit the rows that one run adds, before they are published.
+    """Audit the rows that one run adds, before they are published. The report pages are readable when this returns.
 
     Args:
         frames: table name → the rows that the run adds, at least one. Tables that are missing here are not audited.
@@ -54,7 +51,6 @@ def audit(
             the run cannot refer may be omitted.
         data_wait: how long a trigger may wait for its data. After that, missing data is a warning.
         counts: table name → number of rows in the frame, if it is known. Frames without an entry are counted.
-        keep_results: a function that stores the rows of `quality_results`. It is called last.
 
     Raises:
         Permanent: the run id cannot name a folder, a frame belongs to a table without a suite, or a reference is missing.
@@ -78,7 +74,6 @@ def audit(
         results = judge(cases, run_id=run_id, as_of=as_of, site=Path(folder))
         audit_result = _audit_of(run_id, cases, results, reports)
         publish_pages(audit_result, as_of=as_of, reports=reports, keep=keep, site=Path(folder))
-    keep_results(results_of(audit_result, as_of))
     return audit_result
 
 

@@ -11,12 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from expectations._rules import Severity
 from expectations._suites import load_suites
 from manifold.contracts import tables
+from manifold.contracts.tables import RuleOutcome, Severity
 from manifold.lake.reports import State
-
-PASSED, BROKEN = "passed", "broken"  # values of `outcome` in `quality_results`
 
 # Table name → columns by which the message or file from which a row came can be found.
 TRACED: Mapping[str, tuple[str, ...]] = {
@@ -72,9 +70,9 @@ class Audit:
     report: str  # address of the run's HTML page
 
     def __str__(self) -> str:
-        verdict = "passed" if self.passed else f"failed on {len(self.failures)} rules"
-        judged = ", ".join(f"{rows} {table}" for table, rows in self.rows.items() if rows) or "no rows"
-        return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
+        result = "passed" if self.passed else f"failed on {len(self.failures)} rules"
+        checked = ", ".join(f"{rows} {table}" for table, rows in self.rows.items() if rows) or "no rows"
+        return f"run {self.run_id} {result}; {len(self.warnings)} warnings; judged {checked}; report {self.report}"
 
     def to_json(self) -> str:
         """The audit as JSON, without the keys of offending rows."""
@@ -99,7 +97,7 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
                     "suite": suite.table,
                     "rule": rule.name,
                     "severity": rule.severity.value,
-                    "outcome": PASSED if finding is None else BROKEN,
+                    "outcome": (RuleOutcome.PASSED if finding is None else RuleOutcome.BROKEN).value,
                     "judged": audit.rows[suite.table],
                     "unexpected": 0 if finding is None else finding.rows,
                     "sample": None if finding is None else f"[{', '.join(finding.samples)}]",

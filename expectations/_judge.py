@@ -23,6 +23,7 @@ from great_expectations.validator.validator import ValidationDependencies
 from expectations import _rules as rules
 from expectations._docs import SITE, site_config
 from expectations._rows import Case
+from manifold.contracts.tables import Severity
 from manifold.lake.reports import validation_result
 
 # These libraries log dozens of lines per audit. The module in the middle sets its own level, so it is named separately.
@@ -30,7 +31,7 @@ for logger_name in ("great_expectations", "great_expectations.data_context.types
     logging.getLogger(logger_name).setLevel(logging.WARNING)
 # Only counts are computed here. Sample rows are looked up afterwards, for broken rules only.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
-GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
+GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 
 
 class _ExpectFlag(gxe.ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the library is read without its types

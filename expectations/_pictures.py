@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from expectations._charts import AuditPoint, Chart
-from expectations._rules import Severity
+from manifold.contracts.tables import Severity
 
 SIZE_INCHES = (3.6, 1.25)
 TEXT_COLOR, MUTED_COLOR, ROW_COUNT_COLOR = "#1c2430", "#9aa4b1", "#3d6096"

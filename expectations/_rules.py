@@ -1,6 +1,5 @@
 """The kinds of rules, with their names in Great Expectations. The library is not imported, because this takes three seconds."""
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +8,7 @@ from manifold.contracts.answers import Answer
 from manifold.contracts.campaigns import ORDERS
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import Outcome
+from manifold.contracts.tables import Severity
 
 VOCABULARIES: dict[str, tuple[str, ...]] = {
     "$outcomes": tuple(Outcome),
@@ -18,13 +18,6 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
 }
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
-
-
-class Severity(StrEnum):
-    """Whether a run that breaks the rule may be published."""
-
-    ERROR = "error"  # the rows would break a guarantee of the table, so the run is not published
-    WARNING = "warning"  # the run is published; somebody should look into the cause
 
 
 class _Rule(BaseModel):

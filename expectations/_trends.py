@@ -7,7 +7,7 @@ from typing import Any
 
 from expectations._charts import AuditPoint, Chart
 from expectations._pages import PAGES
-from expectations._rules import Severity
+from manifold.contracts.tables import Severity
 from manifold.lake.files import Files
 from manifold.lake.reports import RUNS, TRENDS
 
@@ -19,7 +19,7 @@ SEVERITIES = (Severity.ERROR, Severity.WARNING)  # worst first
 class Trends:
     """The content of the page."""
 
-    judgements: Sequence[AuditPoint]  # the audits, oldest first
+    audits: Sequence[AuditPoint]  # oldest first
     broken: Sequence[
         Chart
     ]  # charts of broken rules: errors before warnings, then by the time of the last violation, newest first
@@ -59,7 +59,7 @@ def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None
     pages = {path.split("/")[1] for path in reports.below(RUNS)}  # ids of runs that have a page; paths are <RUNS>/<run id>/…
     template = PAGES.get_template("trends.html")
     summary = {"trends": trends, "shown": trends.broken[:MAX_CHARTS], "pages": pages}
-    reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
+    reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.audits)).encode())
 
 
 def _rule_chart(table: str, rule: str, by_audit: Mapping[int, Mapping[str, Any]], audits: int, newest_audit: int) -> Chart:

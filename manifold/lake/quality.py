@@ -33,19 +33,19 @@ def version_of_results(catalog: Catalog) -> str:
     return "-".join(str(table.metadata.current_snapshot_id) for table in tables if table)
 
 
-def newest_results(catalog: Catalog, judgements: int, *, now: datetime) -> list[Row]:
-    """The rows, without samples, of the newest `judgements` audits, oldest audit first.
+def newest_results(catalog: Catalog, max_audits: int, *, now: datetime) -> list[Row]:
+    """The rows, without samples, of the newest `max_audits` audits, oldest audit first.
 
-    A run that was audited twice counts as two audits. At most `judgements` files are read; they hold few rows of other audits.
+    A run that was audited twice counts as two audits. At most `max_audits` files are read; they hold few rows of other audits.
     Empty if the table does not exist.
     """
     table = _load(catalog, QUALITY)
     if table is None:
         return []
-    tasks = _newest_files(table, judgements, now)
+    tasks = _newest_files(table, max_audits, now)
     candidates = read_files(table, tasks, COLUMNS).to_pylist()
     audits = sorted({(row["at"], row["run_id"]) for row in candidates})
-    newest_audits = set(audits[-judgements:])
+    newest_audits = set(audits[-max_audits:])
     rows = [row for row in candidates if (row["at"], row["run_id"]) in newest_audits]
     return sorted(rows, key=lambda row: (row["at"], row["run_id"], row["suite"], row["rule"]))
 
@@ -57,7 +57,7 @@ def _load(catalog: Catalog, table: Table) -> IcebergTable | None:
         return None
 
 
-def _newest_files(table: IcebergTable, judgements: int, now: datetime) -> list[FileScanTask]:
+def _newest_files(table: IcebergTable, max_audits: int, now: datetime) -> list[FileScanTask]:
     """The newest files, enough for this many audits. A file has the rows of one audit, or, once compacted, of a day's audits.
 
     If all files within a lookback are needed, older files may be needed as well, and the next lookback is tried.
@@ -66,17 +66,17 @@ def _newest_files(table: IcebergTable, judgements: int, now: datetime) -> list[F
     for lookback in LOOKBACKS:
         row_filter = AlwaysTrue() if lookback is None else where(GreaterThanOrEqual, "at", now - lookback)
         tasks = sorted(table.scan(row_filter).plan_files(), key=lambda task: _newest_instant(table, task), reverse=True)
-        needed = list(_take_enough(tasks, judgements))
+        needed = list(_take_enough(tasks, max_audits))
         if len(needed) < len(tasks):
             return needed
-    return tasks[:judgements]
+    return tasks[:max_audits]
 
 
-def _take_enough(tasks: list[FileScanTask], judgements: int) -> Iterator[FileScanTask]:
+def _take_enough(tasks: list[FileScanTask], max_audits: int) -> Iterator[FileScanTask]:
     """Yield files until they have the rows of this many audits, and at most this many files."""
     rows = 0
-    for task in tasks[:judgements]:
-        if rows >= judgements * RULES:
+    for task in tasks[:max_audits]:
+        if rows >= max_audits * RULES:
             return
         rows += task.file.record_count
         yield task

@@ -1,7 +1,7 @@
 """Folds the rows of `sdv_fanout_meta`, called sightings, to one row per data_id. Every run appends a row for each data_id it saw.
 
-The result depends neither on the order of the rows nor on earlier folds. `pipelines.ingest.transforms` folds on Spark, and uses
-the same constants.
+The result depends neither on the order of the rows nor on earlier folds. `pipelines.ingest.write_payloads` folds on Spark, and
+uses the same constants.
 """
 
 import pyarrow as pa

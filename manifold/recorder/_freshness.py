@@ -9,6 +9,7 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.tables import RuleOutcome, Severity
 from manifold.lake.freshness import oldest_not_in_lake
 from manifold.lake.quality import newest_results
 from manifold.recorder import _metrics
@@ -17,7 +18,6 @@ from manifold.runtime.alert import alert
 from manifold.settings import Settings
 
 CHECK_INTERVAL_S = 300.0  # long, because each check lists several days of the archive
-SEVERITIES = ("error", "warning")
 
 
 class Freshness:
@@ -39,7 +39,7 @@ class Freshness:
         if measured is None:
             return
         oldest, broken_severities = measured
-        for severity in SEVERITIES:
+        for severity in Severity:
             _metrics.LAKE_BROKEN_RULES.labels(severity).set(broken_severities.count(severity))
         age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
         _metrics.LAKE_AGE_SECONDS.set(age_s)
@@ -58,5 +58,5 @@ class Freshness:
         Returns the start of the oldest segment that is not in the lake (None if all are), and the severity of each broken rule.
         """
         results = newest_results(catalog, 1, now=now)
-        broken_severities = [row["severity"] for row in results if row["outcome"] == "broken"]
+        broken_severities = [row["severity"] for row in results if row["outcome"] == RuleOutcome.BROKEN]
         return oldest_not_in_lake(catalog, self._settings, now), broken_severities

@@ -23,8 +23,8 @@ from manifold.lake.storage import open_storage
 from manifold.settings import Settings
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
-from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, drop_branch, drop_branches
-from pipelines.ingest.publish import pins_in, unfinished
+from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, drop_branch, drop_branches, pins_in
+from pipelines.ingest.publish import unfinished
 from pipelines.ingest.rebase import is_change_of
 
 ROW_BATCH_SIZE = 50_000

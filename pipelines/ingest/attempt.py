@@ -1,21 +1,16 @@
 """One attempt at a run: writes tables to the run's branches, and the ledger `ingested_segments` last."""
 
 import secrets
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Mapping
+from typing import Self
 
 import pyarrow as pa
-import structlog
-from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame, DataFrameWriterV2
 from pyspark.sql import functions as sf
 
-from manifold.archive.probing import Probe
-from manifold.archive.segment import Segment
-from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
-from manifold.lake.catalog import run_tables_of, where
+from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import append_rows, retry_conflicts
 from pipelines.ingest.branches import (
     ATTEMPT,
@@ -25,99 +20,98 @@ from pipelines.ingest.branches import (
     create_branch,
     drop_branch,
     head_of,
+    pins_of,
     properties_of,
 )
-from pipelines.ingest.planning import SIGNALS, Plan
-from pipelines.ingest.publish import pins_of
+from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.rebase import added_files
 from pipelines.ingest.run import Ingested, Run
 
 # Level 1 takes less CPU than the default 3 and packs VINs in arrival order better. Compaction compresses the rows again.
 COMPRESSION_LEVEL = 1
-OPTIONAL_STREAMS = (*SIGNALS, Stream.CAMPAIGN, Stream.ANSWER)  # many lakes never get messages of these streams
-
-log = structlog.get_logger(__name__)
-Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
 class Attempt:
-    """One attempt at a run: writes each table at most once, to the run's branch of the table."""
+    """One attempt at a run: writes each table at most once, to the run's branch of the table.
 
-    def __init__(self, run: Run) -> None:
+    `base` has the snapshots of main on which the run is based, by table name. Each branch begins at the table's base snapshot.
+    """
+
+    def __init__(self, run: Run, base: Mapping[str, int]) -> None:
         self.spark = run.spark
         self.catalog = run.catalog
         self.settings = run.settings
         self.run_id = run.run_id
         self.now = run.now
+        self.base = base
         self.attempt = secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}  # table name → id of the snapshot that this attempt wrote
         self.written: dict[str, int] = {}  # table name → number of rows that this attempt added
+
+    @classmethod
+    def on_main(cls, run: Run) -> Self:
+        """Make an attempt that is based on main as it is now. The run is not open yet."""
+        return cls(run, main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier)))
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
         """The name of the table in Spark SQL; with `on_branch`, the name of the run's branch of the table."""
         branch = f".`branch_{branch_of(self.run_id)}`" if on_branch else ""
         return f"{self.settings.catalog_name}.{table.identifier}{branch}"
 
-    def main(self, table: Table, base: int) -> DataFrame:
-        """The table on main at snapshot `base`."""
-        return self.spark.read.option("versionAsOf", base).table(self.name(table))
+    def main(self, table: Table) -> DataFrame:
+        """The table on main at the base snapshot."""
+        return self.spark.read.option("versionAsOf", self.base[table.name]).table(self.name(table))
 
-    def write(self, table: Table, base: int, change: Change) -> None:
-        """Create the table's branch at snapshot `base`, and commit one snapshot to it by calling `change`."""
-        create_branch(self.catalog, table, self.run_id, base)
-        change(branch_of(self.run_id), self.properties)
-        self.note(table, base)
-
-    def put(self, table: Table, rows: pa.Table, base: int) -> None:
-        """Append in-memory rows to the table's branch."""
-        self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
-
-    def append(self, table: Table, rows: DataFrame, base: int) -> None:
+    def append(self, table: Table, rows: DataFrame) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
-        self._writer(table, rows, base).append()
-        self.note(table, base)
+        self._writer(table, rows).append()
+        self.note(table)
 
-    def overwrite(self, table: Table, rows: DataFrame, base: int) -> None:
+    def overwrite(self, table: Table, rows: DataFrame) -> None:
         """Replace all rows of the table's branch, in one snapshot."""
-        self._writer(table, rows, base).overwrite(sf.lit(True))
-        self.note(table, base)
+        self._writer(table, rows).overwrite(sf.lit(True))
+        self.note(table)
 
-    def _writer(self, table: Table, rows: DataFrame, base: int) -> DataFrameWriterV2:
-        """Create the table's branch at snapshot `base`, and return a writer of `rows` to it."""
-        create_branch(self.catalog, table, self.run_id, base)
+    def _writer(self, table: Table, rows: DataFrame) -> DataFrameWriterV2:
+        """Create the table's branch, and return a writer of `rows` to it."""
+        self.create_branch(table)
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
         return rows.writeTo(self.name(table, on_branch=True)).options(**options)
+
+    def create_branch(self, table: Table) -> None:
+        """Create the table's branch at the base snapshot."""
+        create_branch(self.catalog, table, self.run_id, self.base[table.name])
 
     def undo(self, table: Table) -> None:
         """Drop the table's branch, and with it the rows that this attempt wrote to the table."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
-    def append_to_ledger(self, segments: pa.Table, result: Ingested, base: int) -> None:
+    def append_to_ledger(self, segments: pa.Table, result: Ingested) -> None:
         """Append rows to `ingested_segments`. Call this last.
 
         The snapshot of `ingested_segments` pins the snapshots of all other tables, and publication moves its main first.
         """
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
-        self.note(SEGMENTS, base)
+        self.note(SEGMENTS)
 
     @property
     def properties(self) -> dict[str, str]:
         """The snapshot properties that identify the run and the attempt."""
         return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
 
-    def note(self, table: Table, base: int) -> None:
+    def note(self, table: Table) -> None:
         """Record the snapshot that this attempt has just written to the table's branch.
 
         Raises:
-            Retryable: this attempt did not write the branch's head, or the head is not on top of `base`. So another process is
-                working on the same run.
+            Retryable: this attempt did not write the branch's head, or the head is not on top of the base snapshot. So another
+                process is working on the same run.
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
-        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
+        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != self.base[table.name]:
             self._discard()
             raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
@@ -148,52 +142,3 @@ class Attempt:
         loaded = self.catalog.load_table(table.identifier)
         if loaded.snapshot_by_id(snapshot_id) is not None:
             loaded.maintenance.expire_snapshots().by_ids([snapshot_id]).commit()
-
-
-def write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
-    """Write the run's rows of `ingested_segments`, after all other tables, and return the run's counts."""
-    reported_streams = [stream for stream in Stream if stream not in OPTIONAL_STREAMS or plan.segments_of(stream)]
-    written = attempt.written | {SEGMENTS.name: len(plan.segments)}
-    result = Ingested(
-        attempt.run_id,
-        segments=len(plan.segments),
-        read={stream.value: plan.message_count(stream) for stream in reported_streams},
-        skipped=sum(len(seqs) for seqs in plan.skips.values()),
-        written=written,
-        refused=written.get(QUARANTINE.name, 0),
-    )
-    refusals = _refused_files(attempt)
-    rows = [segment_row(attempt, plan.probes[segment.path], segment, refusals.get(segment.path)) for segment in plan.segments]
-    attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, plan.base[SEGMENTS.name])
-    log.info("run written, not yet published", **asdict(result))
-    return result
-
-
-def _refused_files(attempt: Attempt) -> dict[str, str]:
-    """Path → reason of each file that this run refused because it is not a valid segment.
-
-    In quarantine, only the rows of such files have a negative seq; their column `topic` holds the path.
-    """
-    if QUARANTINE.name not in attempt.snapshots:
-        return {}
-    table = attempt.catalog.load_table(QUARANTINE.identifier)
-    snapshot_id = attempt.snapshots[QUARANTINE.name]
-    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
-    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
-
-
-def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
-    """The row of `ingested_segments` for a segment; a refused file has no messages and no seqs."""
-    if refused_because is not None:
-        probe = Probe()
-    return {
-        "path": segment.path,
-        "stream": segment.stream.value,
-        "messages": probe.messages,
-        "first_seq": probe.first_seq,
-        "last_seq": probe.last_seq,
-        "run_id": attempt.run_id,
-        "ingested_at": attempt.now,
-        "refused_because": refused_because,
-        "began_at": segment.began_at,
-    }

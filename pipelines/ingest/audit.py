@@ -1,29 +1,53 @@
-"""Audits a written run with Great Expectations. The stage `audit` reads the result with the module `audit_result`."""
+"""Audits a written run with Great Expectations, keeps the result in the table `quality_results`, and answers questions about it.
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, timedelta
-from functools import partial, reduce
+An audit result belongs to one attempt at a run. The snapshot that holds the result names the attempt in its properties. Results
+are not matched by timestamp, because worker clocks differ: a result from a slow clock would be missed, and a result from a fast
+clock would be applied to rows written after it.
 
+The stages `audit` and `publish` only ask for results, so this module imports Spark and Great Expectations only in `audit_run`.
+"""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from pyiceberg.expressions import And, EqualTo
+from pyiceberg.table.snapshots import Snapshot
 
-from expectations import Audit, audit
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import CAMPAIGNS, DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
-from manifold.lake.reports import open_reports
-from pipelines.ingest.audit_result import append_audit_result
-from pipelines.ingest.branches import RUN_ID, head_of, properties_of
-from pipelines.ingest.payload_days import DAY_OF, is_index_complete, spans_of
-from pipelines.ingest.publish import PinnedSnapshot, is_committed, pins_in
-from pipelines.ingest.run import Run
+from manifold.contracts.tables import QUALITY, SEGMENTS, RuleOutcome, Severity
+from manifold.lake.catalog import where
+from manifold.lake.commits import append_rows
+from manifold.lake.reports import open_reports, run_page
+from manifold.settings import Settings
+from pipelines.ingest.branches import (
+    ATTEMPT,
+    BEGAN,
+    RUN_ID,
+    PinnedSnapshot,
+    ancestors,
+    branch_of,
+    head_of,
+    pins_in,
+    properties_of,
+)
+from pipelines.ingest.publish import is_committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from expectations import Audit
+    from pipelines.ingest.run import Run
 
 # Read options. With the default splits of 128 MiB, all rows of a run would usually be one split, audited by one task, because
 # files are compressed tenfold.
 SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
-# Tables in which rules look up values, by name.
-REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, CAMPAIGNS, SEGMENTS, XRAY_RAW)}
+# Snapshot properties of `quality_results`.
+AUDITED_AT = "manifold.judged-at"  # the value of the column `at` in the rows of this result
+PASSED = "manifold.passed"  # "true" if the attempt may be published
 
 log = structlog.get_logger(__name__)
 
@@ -31,17 +55,20 @@ log = structlog.get_logger(__name__)
 class AuditFailed(Permanent):
     """The run breaks rules of severity `error`. The run's rows stay on its branches, and main is unchanged."""
 
-    def __init__(self, result: Audit) -> None:
+    def __init__(self, result: "Audit") -> None:
         super().__init__("\n".join([str(result), *map(str, result.failures)]))
         self.result = result
 
 
-def audit_run(run: Run) -> Audit | None:
+def audit_run(run: "Run") -> "Audit | None":
     """Audit the rows that the run has written; return None if it wrote none or is already published.
 
     Raises:
         AuditFailed: the run must not be published; the message names the broken rules and some of the rows.
     """
+    from expectations import audit, results_of
+    from pipelines.ingest.audit_references import ReferenceTables
+
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
     is_written = head is not None and properties_of(head).get(RUN_ID) == run_id
@@ -62,8 +89,8 @@ def audit_run(run: Run) -> Audit | None:
         references=ReferenceTables(run, written, frames),
         data_wait=timedelta(seconds=settings.data_wait_seconds),
         counts=counts,
-        keep_results=partial(append_audit_result, catalog, head),
     )
+    append_audit_result(catalog, head, results_of(result, run.now))
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
@@ -79,7 +106,7 @@ def added_count(catalog: Catalog, pinned: PinnedSnapshot) -> int:
     return int(properties_of(snapshot).get("added-records", "0"))
 
 
-def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
+def added(run: "Run", pinned: PinnedSnapshot) -> "DataFrame":
     """The rows that the run's snapshot adds to the table."""
     table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
@@ -88,77 +115,83 @@ def added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
     return run.spark.read.options(**snapshot_range, **SMALL_SPLITS).table(f"{run.settings.catalog_name}.{table.identifier}")
 
 
-class ReferenceTables(Mapping[str, DataFrame]):
-    """Tables in which rules look up values, by name. Each frame is built on first use.
+def append_audit_result(catalog: Catalog, audited: Snapshot, rows: pa.Table) -> None:
+    """Append the rows of an audit result to `quality_results`.
 
-    A frame shows the table as it will be once the run is committed. Only rows to which the run can refer are included: in the
-    ledger, those of the days on which the run's segments began; in the payloads, those of the days that can hold the run's data
-    ids; in the signals, those of the run's time range. Rows without a day are always included.
+    `audited` is the audited run's snapshot of `ingested_segments`. Its run id and attempt become properties of the new snapshot.
     """
-
-    def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added_rows: Mapping[str, DataFrame]) -> None:
-        self._run = run
-        self._added = added_rows
-        self._versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-        self._frames: dict[str, DataFrame] = {}
-
-    def __getitem__(self, name: str) -> DataFrame:
-        if name not in self._frames:
-            self._frames[name] = self._narrow(name, self._read_table(REFERENCES[name]))
-        return self._frames[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(REFERENCES)
-
-    def __len__(self) -> int:
-        return len(REFERENCES)
-
-    def _read_table(self, table: Table) -> DataFrame:
-        """All rows of the table at the run's snapshot or, if the run does not write the table, at main."""
-        main = self._run.catalog.load_table(table.identifier).metadata.current_snapshot_id
-        version = self._versions.get(table.name, main)
-        reader = self._run.spark.read.option("versionAsOf", str(version))
-        return reader.table(f"{self._run.settings.catalog_name}.{table.identifier}")
-
-    def _narrow(self, name: str, rows: DataFrame) -> DataFrame:
-        """Keep the rows of the table `name` to which the run can refer."""
-        if name == SEGMENTS.name:
-            first, last = _bounds(self._added[name], "began_at")
-            is_dayless = sf.col("began_at").isNull()
-            if first is None:
-                return rows.where(is_dayless)
-            return rows.where(is_dayless | sf.col("began_at").between(sf.lit(first), sf.lit(last)))
-        if name == DATA.name and self._is_index_complete():
-            return rows.where(self._has_possible_payload_day())
-        if name == XRAY_RAW.name and name in self._added:
-            first, last = _bounds(self._added[name], "captured_at")
-            # With literal bounds, Iceberg can prune files.
-            return rows.where(sf.col("captured_at").between(sf.lit(first), sf.lit(last)))
-        return rows
-
-    def _is_index_complete(self) -> bool:
-        data_ids = self._read_table(META).select("data_id").distinct().count()
-        return is_index_complete(self._run.catalog, self._versions.get(DATA.name), data_ids)
-
-    def _has_possible_payload_day(self) -> Column:
-        """Condition: the row's day can hold a payload of the run's data ids, or the row has no day."""
-        day_columns = {META.name: "stored_at", DATA.name: DAY_OF}
-        instants = [self._added[table].select(column) for table, column in day_columns.items() if table in self._added]
-        condition = sf.col(DAY_OF).isNull()
-        for first, last in spans_of(_distinct_days(instants)):
-            condition = condition | sf.col(DAY_OF).between(sf.lit(first), sf.lit(last))
-        return condition
+    properties = {name: value for name, value in properties_of(audited).items() if name in (RUN_ID, ATTEMPT)}
+    is_failure = pc.and_(pc.equal(rows["severity"], Severity.ERROR.value), pc.equal(rows["outcome"], RuleOutcome.BROKEN.value))
+    properties[PASSED] = "false" if pc.any(is_failure).as_py() else "true"
+    if rows.num_rows:
+        properties[AUDITED_AT] = rows["at"][0].as_py().isoformat()  # all rows have the same instant
+    append_rows(catalog, QUALITY, rows, properties)
 
 
-def _bounds(rows: DataFrame, column: str) -> tuple[object, object]:
-    """The minimum and maximum of a column; (None, None) if it has no values."""
-    first, last = rows.agg(sf.min(column), sf.max(column)).collect()[0]
-    return first, last
+def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
+    """Whether the attempt that wrote this snapshot of `ingested_segments` has passed its newest audit; False without an audit.
+
+    The attempt is compared as well as the run id, because two processes may work on the same run: while one audits its attempt,
+    the other may replace that attempt. Only snapshot properties are read.
+    """
+    run_properties = properties_of(written)
+    for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
+        result = properties_of(snapshot)
+        is_same_attempt = all(result.get(name) == run_properties.get(name) for name in (RUN_ID, ATTEMPT))
+        if PASSED in result and is_same_attempt:
+            return result[PASSED] == "true"
+    return False
 
 
-def _distinct_days(instants: Sequence[DataFrame]) -> list[date]:
-    """The distinct days of the instants in these frames, which have one column each; nulls are left out."""
-    if not instants:
+def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
+    """Return the report's address and the number of warnings if the run has passed its audit or has nothing to publish.
+
+    Otherwise, return None: the current attempt must be audited. Results of earlier attempts do not count, because the rows of
+    those attempts no longer exist.
+    """
+    segments = catalog.load_table(SEGMENTS.identifier)
+    if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
+        return {"report": None, "warnings": 0}
+    rows = _newest_result(catalog, run_id)
+    severities = [row["severity"] for row in rows if row["outcome"] == RuleOutcome.BROKEN]
+    if not rows or Severity.ERROR in severities:
+        return None
+    return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(severities)}
+
+
+def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
+    """Explain why a run that has not passed its audit must not be published, and name the remedy."""
+    rows = _newest_result(catalog, run_id)
+    failures = [row for row in rows if row["outcome"] == RuleOutcome.BROKEN and row["severity"] == Severity.ERROR]
+    if not failures:
+        return f"the current attempt at run {run_id} has not been audited: clear its task `ingest`"
+    failures.sort(key=lambda row: (row["suite"], row["rule"]))
+    report = open_reports(settings).address(run_page(run_id))
+    summary = (
+        f"run {run_id} is held back by {len(failures)} rules; report {report}; repair the cause, then clear its task `ingest`"
+    )
+    template = "{suite}: {rule} does not hold for {unexpected} of {judged} rows; for example {sample}"
+    return "\n".join([summary, *(template.format_map(row) for row in failures)])
+
+
+def _newest_result(catalog: Catalog, run_id: str) -> list[dict[str, Any]]:
+    """The rows of the newest audit result for the attempt on the run's branches; empty if that attempt was not audited."""
+    audited_at = _audited_at(catalog, run_id)
+    if audited_at is None:
         return []
-    days = reduce(DataFrame.union, instants).toDF("at").select(sf.to_date("at").alias("day")).distinct().collect()
-    return [row["day"] for row in days if row["day"] is not None]
+    is_of_result = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", audited_at))
+    rows: list[dict[str, Any]] = catalog.load_table(QUALITY.identifier).scan(is_of_result).to_arrow().to_pylist()
+    return rows
+
+
+def _audited_at(catalog: Catalog, run_id: str) -> datetime | None:
+    """The instant of the newest audit result for the attempt on the run's branches; None if that attempt was not audited."""
+    head = head_of(catalog, SEGMENTS, run_id)
+    written = properties_of(head) if head is not None else {}
+    if written.get(RUN_ID) != run_id or ATTEMPT not in written:
+        return None  # the run is open, and its snapshot of `ingested_segments`, which is written last, does not exist yet
+    for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
+        properties = properties_of(snapshot)
+        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and AUDITED_AT in properties:
+            return datetime.fromisoformat(properties[AUDITED_AT])
+    return None

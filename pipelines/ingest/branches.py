@@ -1,19 +1,19 @@
 """Branches of a run: they hold the run's rows until the run is audited and published."""
 
 import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from manifold.contracts.errors import Retryable
-from manifold.contracts.tables import SEGMENTS, Table
-from manifold.lake import compat
+from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
 from manifold.lake.catalog import run_tables_of
 from manifold.lake.commits import retry_conflicts
 from manifold.lake.compat import Change
@@ -35,8 +35,16 @@ BEGAN = "manifold.began."
 ABANDONED_AFTER = timedelta(days=1)  # age at which an open run counts as abandoned
 
 
-class ConcurrentPublish(Retryable):
+class Overtaken(Retryable):
     """Another run was published first, or another job has closed this run. Nothing was published; start the run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSnapshot:
+    """The snapshot of a table that a run has written."""
+
+    table: Table
+    snapshot_id: int
 
 
 def branch_of(run_id: str) -> str:
@@ -56,6 +64,17 @@ def properties_of(snapshot: Snapshot) -> dict[str, str]:
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
 
 
+def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
+    """The property of the run's snapshot of `ingested_segments` that names its other snapshots (table name → snapshot id)."""
+    return {PINS: json.dumps(dict(sorted(snapshots.items())))}
+
+
+def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
+    """The snapshots that a run's snapshot of `ingested_segments` pins."""
+    pins: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
+    return [PinnedSnapshot(table, pins[table.name]) for table in EVERY_RUN_TABLE if table.name in pins]
+
+
 def ancestors(table: IcebergTable) -> Iterator[Snapshot]:
     """Yield the snapshots of main, newest first, back to the oldest that has not expired."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
@@ -69,11 +88,6 @@ def ancestors(table: IcebergTable) -> Iterator[Snapshot]:
 def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
     """The newest snapshot on the run's branch of the table; None if the table has no such branch."""
     return catalog.load_table(table.identifier).snapshot_by_name(branch_of(run_id))
-
-
-def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
-    """Commit metadata updates if the requirements hold, and delete old metadata files as PyIceberg's own commits do."""
-    compat.commit(table, guards, updates)
 
 
 @retry_conflicts
@@ -95,13 +109,13 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
     """Create the run's branch of `table` at `snapshot_id`.
 
     Raises:
-        ConcurrentPublish: another job has closed the run.
+        Overtaken: another job has closed the run.
         Retryable: another process is working on the same run.
     """
     loaded = _without_branch(catalog, table, run_id)
     # This check is right before the commit, so that another job has little time to close the run in between.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
-        raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
+        raise Overtaken(f"another job has closed run {run_id}; do it again")
     with Change(loaded) as change:
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 

@@ -6,15 +6,13 @@ from datetime import datetime
 
 import structlog
 from pyiceberg.catalog import Catalog
-from redis.exceptions import RedisError
 
 from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
-from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish_committed_runs
-from pipelines.populate.ids_news import is_behind
+from pipelines.populate.ids_news import queues_lag
 from pipelines.spark.conf import java_options
 
 INGEST, POPULATE = "ingest", "populate"
@@ -56,12 +54,3 @@ def discover(
     discovered = Discovered(new, size, [] if dry_run else following, java_options(size))
     log.info("discovery done", **asdict(discovered), would_follow=following)
     return discovered
-
-
-def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether the queues lag behind the lake, so that populate must run; True if Redis is unavailable."""
-    try:
-        return is_behind(connect(settings.redis), catalog, settings, now)
-    except RedisError as exc:
-        log.warning("redis unavailable; scheduling populate", reason=str(exc))
-        return True

@@ -41,7 +41,7 @@ from pyiceberg.table.update import (
 
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS
-from pipelines.ingest.branches import commit
+from manifold.lake.compat import commit
 
 LEASE_S = 45.0  # Airflow's two retries of a job take longer, so a retry finds the lease of a killed job expired
 RENEW_S = 15.0  # interval between renewals

@@ -25,8 +25,8 @@ from manifold.lake.catalog import where
 from manifold.lake.lineage import emit
 from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
-from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
-from pipelines.ingest.publish import PinnedSnapshot, committed_runs, pins_in
+from pipelines.ingest.branches import PINS, RUN_ID, PinnedSnapshot, head_of, pins_in, properties_of
+from pipelines.ingest.publish import committed_runs
 from pipelines.lineage.datasets import changed_table, dataset
 from pipelines.lineage.events import Json, RunResult, end_event, facet, start_event
 from pipelines.populate.snapshot_range import SnapshotRange

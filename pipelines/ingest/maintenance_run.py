@@ -10,23 +10,27 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest import branches
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import Overtaken, pins_of
 from pipelines.ingest.lease import LeaseLost
-from pipelines.ingest.publish import pins_of, publish
+from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested
 
-MAX_ATTEMPTS = 20
+MAX_PUBLISH_ATTEMPTS = 20
+MAX_PUBLISH_WAIT_S = 1  # longest wait between two attempts; it is random, so that competing runs part
 
 Change = Callable[[str, dict[str, str]], object]  # commits one snapshot with these properties to this branch
 
 
-def until_not_overtaken(tries: int = MAX_ATTEMPTS) -> Retrying:
+def until_not_overtaken(attempts: int = MAX_PUBLISH_ATTEMPTS) -> Retrying:
     """Retry a run, from reading its base snapshots on, while other runs are published first.
 
-    After `tries` attempts, the last `ConcurrentPublish` is raised.
+    After `attempts` attempts, the last `Overtaken` is raised.
     """
     return Retrying(
-        retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
+        retry=retry_if_exception_type(Overtaken),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random(0, MAX_PUBLISH_WAIT_S),
+        reraise=True,
     )
 
 
@@ -47,7 +51,7 @@ class MaintenanceRun:
         """Commit one snapshot to the run's branch of the table, by calling `change`.
 
         Raises:
-            ConcurrentPublish: another job has closed the run; nothing was published.
+            Overtaken: another job has closed the run; nothing was published.
         """
         with self._dropped_if_overtaken():
             branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
@@ -60,7 +64,7 @@ class MaintenanceRun:
         `more` are additional properties of this snapshot.
 
         Raises:
-            ConcurrentPublish: another run was published since this run's base, or another job has closed this run. Nothing was
+            Overtaken: another run was published since this run's base, or another job has closed this run. Nothing was
                 published.
             LeaseLost: another job has taken this job's lease. Nothing was published.
         """
@@ -72,14 +76,14 @@ class MaintenanceRun:
             publish(self._catalog, self.run_id, must=True)
 
     def _own_head(self, table: Table) -> int:
-        """The head of the run's branch; raises `ConcurrentPublish` unless this run wrote it on top of its base snapshot."""
+        """The head of the run's branch; raises `Overtaken` unless this run wrote it on top of its base snapshot."""
         head = branches.head_of(self._catalog, table, self.run_id)
         if (
             head is None
             or branches.properties_of(head).get(branches.ATTEMPT) != self._properties[branches.ATTEMPT]
             or head.parent_snapshot_id != self._base[table.name]
         ):
-            raise ConcurrentPublish(f"another job has closed run {self.run_id}; do it again")
+            raise Overtaken(f"another job has closed run {self.run_id}; do it again")
         return head.snapshot_id
 
     @contextmanager
@@ -90,6 +94,6 @@ class MaintenanceRun:
         """
         try:
             yield
-        except (ConcurrentPublish, LeaseLost):
+        except (Overtaken, LeaseLost):
             branches.drop_branches(self._catalog, branches.branch_of(self.run_id))
             raise

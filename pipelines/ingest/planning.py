@@ -46,7 +46,7 @@ PAYLOAD_STREAMS = (Stream.DATA, Stream.TRIGGER)  # streams whose messages may ca
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusions:
+class Offenders:
     """Messages and whole files that a run refuses because an earlier audit found that they break a rule."""
 
     messages: Mapping[int, str] = field(default_factory=dict)  # seq → reason
@@ -55,9 +55,9 @@ class Exclusions:
     def __len__(self) -> int:
         return len(self.messages) + len(self.files)
 
-    def __or__(self, other: "Exclusions") -> "Exclusions":
-        """The exclusions of both; where both have a reason, that of the left operand stays."""
-        return Exclusions({**other.messages, **self.messages}, {**other.files, **self.files})
+    def __or__(self, other: "Offenders") -> "Offenders":
+        """The offenders of both; where both have a reason, that of the left operand stays."""
+        return Offenders({**other.messages, **self.messages}, {**other.files, **self.files})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Plan:
     probes: Mapping[str, Probe]  # path → what the segment contains
     skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs to skip, because another segment has them
     problems: Mapping[str, str] = field(default_factory=dict)  # path → why the whole file is refused
-    excluded: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
+    offenders: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -125,7 +125,7 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)  # path → why the whole file is refused
 
 
-def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, exclusions: Exclusions | None = None) -> Plan:
+def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, offenders: Offenders | None = None) -> Plan:
     """Plan a run that ingests the new segments in this part of the archive.
 
     The base snapshots are read first, and contain every run that is committed by then. If another run is published afterwards,
@@ -158,8 +158,8 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, exclus
     refused = still_refused(catalog, base, archive, ((span.path, span.first, span.last) for span in payload_spans))
     for path, seqs in refused.items():
         overlaps.skips[path] = sorted({*overlaps.skips.get(path, ()), *seqs})
-    exclusions = exclusions or Exclusions()
-    return Plan(base, new, probes, overlaps.skips, {**overlaps.problems, **exclusions.files}, exclusions.messages)
+    offenders = offenders or Offenders()
+    return Plan(base, new, probes, overlaps.skips, {**overlaps.problems, **offenders.files}, offenders.messages)
 
 
 def _old_spans(ledger: Ledger, stream: Stream, fresh: list[Span], *, replayed: bool) -> list[Span]:

@@ -19,8 +19,7 @@ only the holder's can be committed.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -38,40 +37,34 @@ from pyiceberg.table.update import (
 )
 
 from manifold.contracts.errors import OutcomeUnknown, Retryable
-from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
+from manifold.contracts.tables import SEGMENTS, Table
 from manifold.lake.catalog import run_tables_of, where
 from manifold.lake.commits import MAIN
+from manifold.lake.compat import commit
 from manifold.lake.versions import require_not_newer
 from pipelines.ingest.branches import (
     EVERYTHING,
     PINS,
     RUN_ID,
     UNDOES,
-    ConcurrentPublish,
+    Overtaken,
+    PinnedSnapshot,
     ancestors,
     branch_of,
-    commit,
     drop_branches,
     head_of,
+    pins_in,
     properties_of,
 )
 from pipelines.ingest.lease import fence
 from pipelines.ingest.rebase import is_change_of, repeat
 
-MAX_ATTEMPTS = 60  # attempts at a commit
+MAX_COMMIT_ATTEMPTS = 60  # attempts at a commit to a table
 COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the reply to its commit may retry this long
 
 Fence = Callable[[IcebergTable], tuple[TableRequirement, ...]]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedSnapshot:
-    """The snapshot of a table that a run has written."""
-
-    table: Table
-    snapshot_id: int
 
 
 def publish(
@@ -83,7 +76,7 @@ def publish(
     that the run was written, so a missing branch is an error.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began, `passed_audit` returned False, or, with `must`,
+        Overtaken: another run was published since this run began, `passed_audit` returned False, or, with `must`,
             another job has closed the run. Nothing was published.
         LeaseLost: another job has taken this job's lease. Nothing was published.
     """
@@ -95,13 +88,13 @@ def publish(
         log.info("run already committed", run_id=run_id)
     elif written is None or not has_rows or written.parent_snapshot_id is None:
         if must:
-            raise ConcurrentPublish(f"another job has closed run {run_id}; do it again")
+            raise Overtaken(f"another job has closed run {run_id}; do it again")
         log.info("nothing to publish", run_id=run_id)
         return False
     elif not passed_audit(written):
-        raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
+        raise Overtaken(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fenced_by=fence):
-        raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
+        raise Overtaken(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
     finish_committed_runs(catalog)
@@ -209,21 +202,10 @@ def is_committed(segments: IcebergTable, run_id: str) -> bool:
     return any(properties_of(run)[RUN_ID] == run_id for run in committed_runs(segments))
 
 
-def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
-    """The property of the run's snapshot of `ingested_segments` that names its other snapshots (table name → snapshot id)."""
-    return {PINS: json.dumps(dict(sorted(snapshots.items())))}
-
-
-def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
-    """The snapshots that a run's snapshot of `ingested_segments` pins."""
-    pins: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [PinnedSnapshot(table, pins[table.name]) for table in EVERY_RUN_TABLE if table.name in pins]
-
-
 def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
     """Move main of the table to the pinned snapshot of a committed run, or to a rebase of that snapshot."""
     run_id = properties_of(run)[RUN_ID]
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
         if is_in_main(table, pinned.snapshot_id):
@@ -262,7 +244,7 @@ def _move_main(
     `fenced_by` returns additional requirements of the commit. Returns False if main was at another snapshot. If the reply to the
     commit is lost, main is read again.
     """
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
         if main is None or main.snapshot_id != expected:

@@ -1,6 +1,6 @@
 """Finds the offenders of a run that breaks rules: the messages from which the bad rows came, and the files with bad ledger rows.
 
-The reason of each offender is the rule that it breaks. `chunks.ingest_and_audit` then writes the run again without the
+The reason of each offender is the rule that it breaks. `backlog.ingest_and_audit` then writes the run again without the
 offenders. The messages go to quarantine; the ledger row of an offending file records the reason.
 """
 
@@ -18,7 +18,7 @@ from manifold.contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.ingest.ledger import segments_of
-from pipelines.ingest.planning import Exclusions
+from pipelines.ingest.planning import Offenders
 from pipelines.ingest.run import Run
 
 MAX_NAMES_IN_ALERT = 5  # messages and files that an alert names
@@ -33,18 +33,18 @@ SOURCE_OF_ROWS: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[di
 }
 
 
-def offenders(run: Run, audit: Audit) -> Exclusions:
+def offenders_of(run: Run, audit: Audit) -> Offenders:
     """The messages and files that break rules of severity `error`. The reason of each names the first rule that it breaks."""
-    exclusions = Exclusions()
+    offenders = Offenders()
     for finding in audit.failures:
         reason = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
         if finding.table == SEGMENTS.name:
-            exclusions |= Exclusions(files={str(key[0]): reason for key in finding.keys})
+            offenders |= Offenders(files={str(key[0]): reason for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
-            exclusions |= Exclusions(dict.fromkeys(_source_seqs(run, finding), reason))
+            offenders |= Offenders(dict.fromkeys(_source_seqs(run, finding), reason))
         else:  # the first key column is the seq
-            exclusions |= Exclusions({int(key[0]): reason for key in finding.keys if key[0] is not None})
-    return exclusions
+            offenders |= Offenders({int(key[0]): reason for key in finding.keys if key[0] is not None})
+    return offenders
 
 
 def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
@@ -68,19 +68,19 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
             yield from (row["seq"] for row in accepted if key_of(row) in bad_keys)
 
 
-def send_alert(settings: Settings, run_id: str, exclusions: Exclusions) -> None:
-    """Alert that these messages and files are excluded from the run, which has now passed its audit."""
-    names = [*(f"seq {seq}" for seq in sorted(exclusions.messages)), *sorted(exclusions.files)]
+def send_alert(settings: Settings, run_id: str, offenders: Offenders) -> None:
+    """Alert that these messages and files are set aside from the run, which has now passed its audit."""
+    names = [*(f"seq {seq}" for seq in sorted(offenders.messages)), *sorted(offenders.files)]
     shown = ", ".join(names[:MAX_NAMES_IN_ALERT])
     if len(names) > MAX_NAMES_IN_ALERT:
         shown += ", …"
-    reasons = sorted({*exclusions.messages.values(), *exclusions.files.values()})
-    text = f"run {run_id} quarantined {len(exclusions)} messages or files ({shown}): {'; '.join(reasons)}"
+    reasons = sorted({*offenders.messages.values(), *offenders.files.values()})
+    text = f"run {run_id} quarantined {len(offenders)} messages or files ({shown}): {'; '.join(reasons)}"
     alert(
         settings,
         "set aside",
         f"{text}; see `manifold quarantine ls`",
         run_id=run_id,
-        messages=sorted(exclusions.messages),
-        files=sorted(exclusions.files),
+        messages=sorted(offenders.messages),
+        files=sorted(offenders.files),
     )

@@ -55,7 +55,7 @@ class Source:
     problems: Mapping[str, str]  # path → why the whole file is refused
     limits: Limits
     nodes: Mapping[str, int] = field(default_factory=dict)  # path → recorder that, according to the name, assigned all seqs
-    excluded: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
+    offenders: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
 
     def file(self, segment: Segment) -> File:
         """The segment with everything that a worker needs to read it."""
@@ -73,7 +73,7 @@ def source_of(attempt: "Attempt", plan: "Plan", stream: Stream) -> Source:
     """The planned segments of one stream."""
     limits = Limits(attempt.settings.max_ids, attempt.settings.max_data_bytes, attempt.settings.inline_encoding)
     archive = Archive(attempt.settings.archive, attempt.settings.s3)
-    return Source(archive, plan.segments_of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.excluded)
+    return Source(archive, plan.segments_of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.offenders)
 
 
 def read_and_parse(
@@ -88,7 +88,7 @@ def read_and_parse(
         part_count = min(part_count, parallelism(spark) * PARTITIONS_PER_CORE)
     parts = [[source.file(segment) for segment in group] for group in _balanced(source.segments, part_count)]
     unreadable_schema = schema if with_unreadable else None
-    read = _reader(parts, dict(source.excluded), source.archive, parser, source.limits, unreadable_schema)
+    read = _reader(parts, dict(source.offenders), source.archive, parser, source.limits, unreadable_schema)
     # A range has one part number per partition. Spark creates it without a Python worker, and distributes it without a shuffle.
     part_numbers = spark.range(0, len(parts), step=1, numPartitions=max(1, len(parts)))
     return part_numbers.mapInArrow(read, from_arrow_schema(schema))
@@ -96,7 +96,7 @@ def read_and_parse(
 
 def _reader(
     parts: Sequence[Sequence[File]],
-    excluded: Mapping[int, str],
+    offenders: Mapping[int, str],
     archive: Archive,
     parser: Parser,
     limits: Limits,
@@ -104,13 +104,13 @@ def _reader(
 ) -> Reader:
     """A function for Spark workers that reads the parts whose numbers it gets.
 
-    Spark pickles this function together with `parts` and `excluded`. Above 1 MiB, PySpark broadcasts the pickle automatically.
+    Spark pickles this function together with `parts` and `offenders`. Above 1 MiB, PySpark broadcasts the pickle automatically.
     """
 
     def read(part_numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in part_numbers:
             for part_number in batch["id"].to_pylist():
-                yield from read_files(parts[part_number], excluded, archive, parser, limits, unreadable_schema)
+                yield from read_files(parts[part_number], offenders, archive, parser, limits, unreadable_schema)
 
     return read
 
@@ -131,7 +131,7 @@ def _balanced(segments: Sequence[Segment], max_groups: int) -> list[list[Segment
 
 def read_files(
     files: Iterable[File],
-    excluded: Mapping[int, str],
+    offenders: Mapping[int, str],
     archive: Archive,
     parser: Parser,
     limits: Limits,
@@ -149,7 +149,7 @@ def read_files(
             if unreadable_schema is not None:
                 yield _refused_file(file, str(exc), content, unreadable_schema)
             continue
-        yield from parser(set_aside(_without(messages, file.skip), excluded), limits)
+        yield from parser(set_aside(_without(messages, file.skip), offenders), limits)
 
 
 def _require_node(messages: pa.Table, node: int | None) -> None:
@@ -187,12 +187,12 @@ def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
     return messages.filter(pc.invert(pc.is_in(messages["seq"], pa.array(seqs, pa.int64()))))
 
 
-def set_aside(messages: pa.Table, excluded: Mapping[int, str]) -> pa.Table:
-    """Mark the excluded messages (seq → reason) as refused; all other messages are unchanged."""
-    if not excluded:
+def set_aside(messages: pa.Table, offenders: Mapping[int, str]) -> pa.Table:
+    """Mark the offending messages (seq → reason) as refused; all other messages are unchanged."""
+    if not offenders:
         return messages
     seqs = messages["seq"].to_pylist()
     reasons = messages["refused_because"].to_pylist()
-    new_reasons = [excluded.get(seq, reason) for seq, reason in zip(seqs, reasons, strict=True)]
+    new_reasons = [offenders.get(seq, reason) for seq, reason in zip(seqs, reasons, strict=True)]
     index = messages.schema.get_field_index("refused_because")
     return messages.set_column(index, messages.field(index), pa.array(new_reasons, pa.string()))

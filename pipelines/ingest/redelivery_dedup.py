@@ -32,8 +32,8 @@ STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen
 REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
 
 
-def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity, base: int) -> DataFrame:
-    """Remove the rows of messages that main of the table has at snapshot `base`.
+def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity) -> DataFrame:
+    """Remove the rows of messages that main of the table has at the base snapshot.
 
     Of several rows with the same message, only the row with the lowest seq stays. Rows with a null key all stay.
     """
@@ -47,7 +47,7 @@ def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity, base: int) -
             return rows
         first = bounds["first"] - identity.max_difference
         last = bounds["last"] + identity.max_difference
-        main = attempt.main(identity.table, base)
+        main = attempt.main(identity.table)
         if all(key in main.columns for key in keys):
             known = main.where(sf.col(instant).between(sf.lit(first), sf.lit(last))).select(*keys).distinct()
         else:  # the table was made by an earlier release without these columns, which recorded no such messages

@@ -14,15 +14,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.contracts.tables import SEGMENTS
+from manifold.contracts.tables import SEGMENTS, RuleOutcome, Severity
 from manifold.lake.catalog import where
 from manifold.lake.reports import State, kept_runs, open_reports
 from manifold.settings import Settings
 from pipelines.ingest.branches import BEGAN, branch_of
 from pipelines.ingest.ledger import pruned_before
-
-# Values in `quality_results`. They are repeated here because importing `expectations` imports PySpark.
-BROKEN, ERROR = "broken", "error"
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +60,7 @@ def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[
     earliest = min(row["at"] for row in rows)
     ledger_rows = segments.scan(where(GreaterThanOrEqual, "ingested_at", earliest), ("run_id", "ingested_at")).to_arrow()
     published = {(row["run_id"], row["ingested_at"]) for row in ledger_rows.to_pylist()}
-    held_back = {_attempt_of(row) for row in rows if row["severity"] == ERROR and row["outcome"] == BROKEN}
+    held_back = {_attempt_of(row) for row in rows if row["severity"] == Severity.ERROR and row["outcome"] == RuleOutcome.BROKEN}
     kept = published | held_back
     pruned = pruned_before(segments)
     return [row for row in rows if _attempt_of(row) in kept or (pruned is not None and row["at"] < pruned)]

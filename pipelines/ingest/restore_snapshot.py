@@ -13,7 +13,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import retry_conflicts
-from pipelines.ingest.branches import commit, properties_of
+from manifold.lake.compat import commit
+from pipelines.ingest.branches import properties_of
 
 # Properties in which a snapshot's summary has its totals.
 TOTALS = (

@@ -12,7 +12,7 @@ from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import Published, ingest_in_chunks
+from pipelines.ingest.backlog import Published, ingest_in_runs
 from pipelines.ingest.discover import discover
 from pipelines.ingest.run import Ingested, Run, new_run_id
 from pipelines.ingest.trends import refresh_trends
@@ -34,7 +34,7 @@ class RunResult:
     populated: Populated | None  # None if populate was not requested
     report: str | None  # address of the audit report; None if nothing was written
     warnings: int
-    runs: list[str] = field(default_factory=list)  # ids of the published runs; several if the new segments were split into chunks
+    runs: list[str] = field(default_factory=list)  # ids of the published runs; several if much was new (`ingest_max_bytes`)
     held_back: str | None = None  # only of a rebuild: why new segments were not published
 
     def to_json(self) -> str:
@@ -70,9 +70,9 @@ def run_all(
             return RunResult(run_id, written_result(catalog, run_id), populated=None, report=None, warnings=0)
 
     def ingest_all(spark: "SparkSession") -> tuple[Published, str | None]:
-        """Ingest all new segments; return the totals, and why a chunk was held back (None: all were published)."""
+        """Ingest all new segments; return the totals, and why a run was held back (None: all were published)."""
         try:
-            return ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval)), None
+            return ingest_in_runs(Run(spark, catalog, settings, run_id, now, interval)), None
         except AuditFailed as exc:
             if not everything:
                 raise

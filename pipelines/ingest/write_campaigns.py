@@ -1,19 +1,17 @@
 """Writes the orders to campaigns, and the answers of vehicles, to the branches of a run."""
 
-from collections.abc import Mapping
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIGNS, Table
-from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.reading import Source, read_and_parse
+from pipelines.ingest.transforms import instant_of, refused_rows
 
 
-def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
     """Write the stream `campaign`; append its refused rows to `refused`."""
     orders = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS).persist()
     try:
@@ -26,21 +24,21 @@ def write_campaigns(attempt: Attempt, source: Source, base: Mapping[str, int], r
         assert counts is not None  # an aggregation has one row
         accepted = orders.where("reason is null")
         if counts["orders"]:
-            attempt.append(CAMPAIGN_EVENTS, campaign_rows(CAMPAIGN_EVENTS, accepted), base[CAMPAIGN_EVENTS.name])
+            attempt.append(CAMPAIGN_EVENTS, campaign_rows(CAMPAIGN_EVENTS, accepted))
         if counts["plans"]:
             plans = accepted.where("plan is not null")
-            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, plans), base[CAMPAIGNS.name])
+            attempt.append(CAMPAIGNS, campaign_rows(CAMPAIGNS, plans))
         if counts["with_targets"]:
             targets = accepted.select("campaign", "seq", sf.inline("targets"))
-            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets), base[CAMPAIGN_TARGETS.name])
+            attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS)
-            refused.append(transforms.refused_rows(reparsed, Stream.CAMPAIGN))
+            refused.append(refused_rows(reparsed, Stream.CAMPAIGN))
     finally:
         orders.unpersist()
 
 
-def write_answers(attempt: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) -> None:
     """Write the stream `answer`; append its refused rows to `refused`."""
     answers = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS).persist()
     try:
@@ -48,10 +46,10 @@ def write_answers(attempt: Attempt, source: Source, base: Mapping[str, int], ref
         assert counts is not None  # an aggregation has one row
         if counts["answers"]:
             accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
-            attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted), base[CAMPAIGN_ANSWERS.name])
+            attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
-            refused.append(transforms.refused_rows(reparsed, Stream.ANSWER))
+            refused.append(refused_rows(reparsed, Stream.ANSWER))
     finally:
         answers.unpersist()
 
@@ -60,6 +58,6 @@ def campaign_rows(table: Table, parsed: DataFrame) -> DataFrame:
     """Select the table's columns. The column by whose day the table is partitioned (`day_of`) gets the time in the seq."""
 
     def value(name: str) -> Column:
-        return transforms.instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
+        return instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
 
     return parsed.select(*(value(column.name) for column in table.columns))

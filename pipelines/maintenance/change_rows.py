@@ -4,24 +4,23 @@ from pyspark.sql import DataFrame
 
 from manifold.contracts.tables import Table
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import create_branch
 
 
-def remove(attempt: Attempt, table: Table, rows: DataFrame, base: int) -> None:
-    """Delete the rows of `table` that equal one of `rows` in every column of `rows`. `base` is as in `_run_on_branch`."""
+def remove(attempt: Attempt, table: Table, rows: DataFrame) -> None:
+    """Delete the rows of `table` that equal one of `rows` in every column of `rows`."""
     columns = rows.columns
     if len(columns) == 1:
         sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM changes)"  # noqa: S608  # our own names
     else:
         is_same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
         sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM changes AS u WHERE {is_same})"  # noqa: S608  # our own names
-    _run_on_branch(attempt, table, rows, sql, base)
+    _run_on_branch(attempt, table, rows, sql)
 
 
-def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, base: int) -> None:
+def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str) -> None:
     """Insert the rows of `rows` whose boolean column `flag` is true, and delete the others from `table`, in one snapshot.
 
-    Besides `flag`, `rows` has all columns of the table. `base` is as in `_run_on_branch`.
+    Besides `flag`, `rows` has all columns of the table.
     """
     columns = [column for column in rows.columns if column != flag]
     is_same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
@@ -29,16 +28,15 @@ def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str, bas
     delete = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
     insert = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
     sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {is_same} {delete} {insert}"
-    _run_on_branch(attempt, table, rows, sql, base)
+    _run_on_branch(attempt, table, rows, sql)
 
 
-def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str, base: int) -> None:
+def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str) -> None:
     """Run `sql` on the attempt's branch of `table`.
 
-    In `sql`, `{name}` stands for the branch, and the view `changes` has the rows of `changes`. `base` is the id of the snapshot
-    of main at which the branch begins.
+    In `sql`, `{name}` stands for the branch, and the view `changes` has the rows of `changes`.
     """
-    create_branch(attempt.catalog, table, attempt.run_id, base)
+    attempt.create_branch(table)
     changes.createOrReplaceTempView("changes")
     properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in attempt.properties.items()}
     for name, value in properties.items():
@@ -49,4 +47,4 @@ def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str,
         for name in properties:
             attempt.spark.conf.unset(name)
         attempt.spark.catalog.dropTempView("changes")
-    attempt.note(table, base)
+    attempt.note(table)

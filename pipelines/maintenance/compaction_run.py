@@ -5,7 +5,7 @@ began before the compaction starts again, and a rollback of an earlier run also 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 
 from py4j.protocol import Py4JJavaError
@@ -16,30 +16,30 @@ from pyspark.sql import SparkSession
 from manifold.contracts.tables import SEGMENTS
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
+from pipelines.ingest.branches import Overtaken, branch_of, drop_branches, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 
 
 def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
-    """Make the attempt at a compaction run. The run is not open yet."""
-    return Attempt(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
+    """Make the attempt at a compaction run, on main as it is now. The run is not open yet."""
+    return Attempt.on_main(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
 
 
-def write_and_publish(attempt: Attempt, base: Mapping[str, int], write: Callable[[], object]) -> None:
-    """Open the run on `base`, let `write` change its branches, and publish it.
+def write_and_publish(attempt: Attempt, write: Callable[[], object]) -> None:
+    """Open the run, let `write` change its branches, and publish it.
 
     Raises:
-        ConcurrentPublish: another run was published since `base`; the tables are unchanged.
+        Overtaken: another run was published since the attempt was made; the tables are unchanged.
         LeaseLost: another job has taken this job's lease; the tables are unchanged.
     """
-    open_run(attempt.catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
+    open_run(attempt.catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
     try:
         write()
         no_segments = SEGMENTS.arrow_schema.empty_table()
-        attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
+        attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
         publish(attempt.catalog, attempt.run_id, must=True)
-    except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
+    except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
         raise

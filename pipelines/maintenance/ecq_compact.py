@@ -10,13 +10,12 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
 from manifold.lake.commits import retry_conflicts
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.ecq_rows import folded_rows
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.write_ecq import folded_rows
 from pipelines.maintenance.change_rows import remove, replace_rows
 from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
@@ -54,7 +53,7 @@ def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *,
     """Remove superseded messages, settled states and outdated sequence numbers. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+        Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
     return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
 
@@ -70,9 +69,8 @@ def note_compacted(catalog: Catalog) -> None:
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
     """Make one attempt at the compaction, on main as it is now."""
     attempt = compaction_run(spark, catalog, settings, now)
-    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    changes = planned(attempt, base, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
-    seqnos = _older_seqnos(attempt.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
+    changes = planned(attempt, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
+    seqnos = _older_seqnos(attempt.main(ECQ_SEQNO)).persist()
     try:
         counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}
         result = QueuesCompacted(
@@ -83,7 +81,7 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
         )
         if result == QueuesCompacted():  # no table needs a change
             return result
-        write_and_publish(attempt, base, lambda: _write(attempt, base, changes, seqnos, result))
+        write_and_publish(attempt, lambda: _write(attempt, changes, seqnos, result))
     finally:
         changes.unpersist()
         seqnos.unpersist()
@@ -91,17 +89,17 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     return result
 
 
-def _write(attempt: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, counts: QueuesCompacted) -> None:
+def _write(attempt: Attempt, changes: DataFrame, seqnos: DataFrame, counts: QueuesCompacted) -> None:
     """Write the changes to the branches of the attempt. `counts` are the numbers of changes."""
     if counts.messages:
         superseded = changes.where(sf.col("what") == SUPERSEDED).select("seq")
         for table in (ECQ_INDEX, ECQ_PAYLOAD):
-            remove(attempt, table, superseded, base[table.name])
+            remove(attempt, table, superseded)
     if counts.states or counts.positions:
         states = folded_rows(changes.where(sf.col("what").isin([STATE, POSITION])), is_new=sf.col("what") == POSITION)
-        replace_rows(attempt, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
+        replace_rows(attempt, ECQ_STATE, states, "is_new")
     if counts.seqnos:
-        remove(attempt, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])
+        remove(attempt, ECQ_SEQNO, seqnos)
 
 
 def _older_seqnos(seqnos: DataFrame) -> DataFrame:

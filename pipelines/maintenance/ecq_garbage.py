@@ -21,12 +21,12 @@ from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, drop_branches, open_run
-from pipelines.ingest.ecq_rows import expired_rows
+from pipelines.ingest.branches import Overtaken, branch_of, drop_branches, open_run
 from pipelines.ingest.lease import LeaseLost
 from pipelines.ingest.maintenance_run import until_not_overtaken
-from pipelines.ingest.publish import main_snapshots, publish
+from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write_ecq import expired_rows
 from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
 from pipelines.maintenance.ecq_rows import planned
@@ -49,10 +49,9 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     if dry_run:
-        base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
-        return _removal(_past_retention(Attempt(run), base).persist())
+        return _removal(_past_retention(Attempt.on_main(run)).persist())
     with connect(run.settings.redis) as redis, populate_lock(redis):
-        return until_not_overtaken()(lambda: _remove_messages(Attempt(run)))
+        return until_not_overtaken()(lambda: _remove_messages(Attempt.on_main(run)))
 
 
 def _remove_messages(attempt: Attempt) -> Removal:
@@ -62,8 +61,7 @@ def _remove_messages(attempt: Attempt) -> Removal:
     """
     catalog = attempt.catalog
     settings = attempt.settings
-    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    old_messages = _past_retention(attempt, base).persist()
+    old_messages = _past_retention(attempt).persist()
     expired = _expire_in_redis(attempt, old_messages.where(sf.col("what") == EXPIRING)).persist()
     try:
         overdue = old_messages.where(sf.col("what") == OVERDUE)
@@ -75,16 +73,16 @@ def _remove_messages(attempt: Attempt) -> Removal:
         if not removal.count:
             return removal
         drop_branches(catalog, branch_of(attempt.run_id))  # of an earlier attempt with this run id
-        open_run(catalog, attempt.run_id, base[SEGMENTS.name], attempt.now)
+        open_run(catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
-                remove(attempt, table, to_remove.select("seq"), base[table.name])
+                remove(attempt, table, to_remove.select("seq"))
             if expired.count():
-                attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now), base[ECQ_STATE.name])
+                attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now))
             no_segments = SEGMENTS.arrow_schema.empty_table()
-            attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), base[SEGMENTS.name])
+            attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
             publish(catalog, attempt.run_id, must=True)
-        except (ConcurrentPublish, LeaseLost, Py4JJavaError, PySparkException):
+        except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
             drop_branches(catalog, branch_of(attempt.run_id))
             raise
         return removal
@@ -93,11 +91,11 @@ def _remove_messages(attempt: Attempt) -> Removal:
         old_messages.unpersist()
 
 
-def _past_retention(attempt: Attempt, base: dict[str, int]) -> DataFrame:
+def _past_retention(attempt: Attempt) -> DataFrame:
     """(what, client_id, seq, epoch) of messages past their retention. `what` is EXPIRING for pending messages, else OVERDUE."""
     pending_from = Policy.of(attempt.settings).ecq_pending_from(_unix_ms(attempt.now))
     cut = Cut(acknowledged=first_seq_at(_cut(attempt.settings, attempt.now)), pending=pending_from)
-    return planned(attempt, base, partial(past_retention, cut=cut)).select("what", "client_id", "seq", "epoch")
+    return planned(attempt, partial(past_retention, cut=cut)).select("what", "client_id", "seq", "epoch")
 
 
 def _expire_in_redis(attempt: Attempt, pending: DataFrame) -> DataFrame:

@@ -1,12 +1,12 @@
 """Applies a function to all rows of each client of compacted queues, in one Spark partition per client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import properties_of
 from pipelines.maintenance.ecq_plan import CHANGES_IN_SPARK
@@ -18,10 +18,10 @@ ROWS_PER_PARTITION = 400_000
 Plan = Callable[[pa.Table], Iterator[pa.Table]]
 
 
-def planned(attempt: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
-    """Apply `plan` to the rows of index and state at the snapshots `base`; return rows of `ecq_plan.CHANGES`."""
-    rows = united(attempt.main(ECQ_INDEX, base[ECQ_INDEX.name]), attempt.main(ECQ_STATE, base[ECQ_STATE.name]))
-    row_count = sum(_row_count(attempt, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
+def planned(attempt: Attempt, plan: Plan) -> DataFrame:
+    """Apply `plan` to the rows of index and state at the base snapshots; return rows of `ecq_plan.CHANGES`."""
+    rows = united(attempt.main(ECQ_INDEX), attempt.main(ECQ_STATE))
+    row_count = sum(_row_count(attempt, table) for table in (ECQ_INDEX, ECQ_STATE))
     partitions = max(parallelism(attempt.spark), ceil(row_count / ROWS_PER_PARTITION))
 
     def apply_plan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -33,6 +33,6 @@ def planned(attempt: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
     return rows.repartition(partitions, "client_id").mapInArrow(apply_plan, CHANGES_IN_SPARK)
 
 
-def _row_count(attempt: Attempt, identifier: str, snapshot_id: int) -> int:
-    snapshot = attempt.catalog.load_table(identifier).snapshot_by_id(snapshot_id)
+def _row_count(attempt: Attempt, table: Table) -> int:
+    snapshot = attempt.catalog.load_table(table.identifier).snapshot_by_id(attempt.base[table.name])
     return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

@@ -44,7 +44,7 @@ class OldDays:
         With `dry_run`, nothing is removed, and the result says what would be.
 
         Raises:
-            ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+            Overtaken: other runs kept being published first; the tables are unchanged, run it again.
         """
         if cut is None:
             return Removal(kept_because=self.kept_because)

@@ -13,9 +13,8 @@ from manifold.archive.flush import flush
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_in_chunks
+from pipelines.ingest.backlog import ingest_in_runs
 from pipelines.ingest.lease import check_lease
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
@@ -75,14 +74,14 @@ def collect_garbage(
     ensure_tables(catalog)
     cut = now - timedelta(days=settings.retention_days)
     if dry_run:
-        expired, data = discover(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
+        expired, data = discover(Run(spark, catalog, settings, run_id, now), cut=cut)
         messages = drop_messages(Run(spark, catalog, settings, run_id, now), dry_run=True)
     else:
         keep_data_because = None if flush(settings) else UNASKED
         # Each call has new run ids: a run that is committed is not repeated, but a repeated call may find more to remove.
         unique_id = f"{run_id}_{secrets.token_hex(3)}"
         try:
-            ingest_in_chunks(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
+            ingest_in_runs(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
             expired = data = messages = Removal(kept_because=HELD_BACK)
@@ -122,4 +121,4 @@ def _collect_rows(
     cut = now - timedelta(days=settings.retention_days)
     run = Run(spark, catalog, settings, run_id, now)
     with connect(settings.redis) as redis, populate_lock(redis):
-        return until_not_overtaken()(lambda: collect(Attempt(run), cut=cut, keep_data_because=keep_data_because))
+        return until_not_overtaken()(lambda: collect(run, cut=cut, keep_data_because=keep_data_because))

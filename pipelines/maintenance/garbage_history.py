@@ -31,7 +31,7 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """Remove the days past the retention; return the number of removed entries, and the days. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+        Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
     return OLD_HISTORY.drop(catalog, history_cut(settings, now), now=now, dry_run=dry_run)
 

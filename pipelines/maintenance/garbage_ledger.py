@@ -34,7 +34,7 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """Remove the rows of segments whose days are past the archive's retention, and whose files the archive no longer has.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the ledger is unchanged, run it again.
+        Overtaken: other runs kept being published first; the ledger is unchanged, run it again.
     """
     cut = midnight(now, settings.archive_retention_days)
     archive = Archive(settings.archive, settings.s3)

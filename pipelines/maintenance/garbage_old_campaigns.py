@@ -25,7 +25,7 @@ def drop_campaigns(catalog: Catalog, settings: Settings, *, now: datetime, dry_r
     """Remove the days past the retention; return the number of rows removed from all campaign tables. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+        Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
     cut = history_cut(settings, now)  # the record of campaigns is kept as long as history
     if cut is None:

@@ -11,10 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from manifold.contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
+from manifold.contracts.tables import IDS, META, OUTCOMES, Table
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.transforms import folded
+from pipelines.ingest.write_payloads import folded
 from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
 from pipelines.maintenance.garbage_days import days_over, remember_days
 from pipelines.maintenance.garbage_plan import days_to_read
@@ -27,21 +26,20 @@ ONE_DAY = timedelta(days=1)
 
 
 class Rows:
-    """Finds overdue entries and unneeded data, in the tables as they were when this object was made."""
+    """Finds overdue entries and unneeded data, in the tables at the base of an attempt."""
 
     def __init__(self, attempt: Attempt, *, cut: datetime) -> None:
         self._attempt = attempt
         self._cut = cut.astimezone(UTC)
-        self.base = main_snapshots(attempt.catalog, attempt.catalog.load_table(SEGMENTS.identifier))
         self._entry_counts = self._count_by_day(IDS)
-        settled = days_over(attempt.catalog, self.base)
+        settled = days_over(attempt.catalog, attempt.base)
         self._old_days = days_to_read(self._entry_counts, settled, before=self._cut.date())
         entry_count = sum(self._entry_counts.values())
         self._partitions = max(parallelism(attempt.spark), ceil(entry_count / ROWS_PER_PARTITION))
 
     def overdue(self) -> DataFrame:
         """(vin, seq, data_id, ts) of entries that were accepted before the cut-off and have no outcome."""
-        return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
+        return self._pending(self._attempt.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
 
     def remember(self, overdue: DataFrame) -> int:
         """Remember the old days without an `overdue` entry as settled; return the number of days that have one."""
@@ -49,7 +47,7 @@ class Rows:
         settled = {
             day: count for day, count in self._entry_counts.items() if day < self._cut.date() and day not in days_with_overdue
         }
-        remember_days(self._attempt.catalog, self.base, settled)
+        remember_days(self._attempt.catalog, self._attempt.base, settled)
         return len(days_with_overdue)
 
     def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
@@ -62,18 +60,14 @@ class Rows:
         if and_overdue:
             pending_entries = pending_entries.where(sf.col("ts") >= sf.lit(self._cut))
         needed = pending_entries.select("data_id").distinct()
-        old = folded(self.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
+        old = folded(self._attempt.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
         unneeded = old.join(needed.hint("shuffle_hash"), "data_id", "left_anti")
         of_campaigns = self._needed_by_campaigns(unneeded)
         return unneeded.where(~sf.col("data_id").isin(of_campaigns)) if of_campaigns else unneeded
 
-    def main(self, table: Table) -> DataFrame:
-        """The table as it was when this object was made."""
-        return self._attempt.main(table, self.base[table.name])
-
     def _needed_by_campaigns(self, data_ids: DataFrame) -> list[str]:
         """Return the data ids among `data_ids` that an open campaign will release."""
-        campaigns = campaigns_with_data(self._attempt.catalog, self.base)
+        campaigns = campaigns_with_data(self._attempt.catalog, self._attempt.base)
         if not campaigns:
             return []
         campaign_data = self._attempt.spark.createDataFrame([(data_id,) for data_id in campaigns], "data_id string")
@@ -82,13 +76,13 @@ class Rows:
         if not matching_ids:
             return []
         candidates = {campaign for data_id in matching_ids for campaign in campaigns[data_id]}
-        still_open = open_campaigns(self._attempt.catalog, self.base, candidates, since=self._cut)
+        still_open = open_campaigns(self._attempt.catalog, self._attempt.base, candidates, since=self._cut)
         return sorted(data_id for data_id in matching_ids if campaigns[data_id] & still_open)
 
     def _count_by_day(self, table: Table) -> dict[date, int]:
         """Count the rows of each day, from Iceberg's metadata if every partition has a day, else from the rows."""
         assert table.day_of is not None  # true of every table passed in
-        pinned = self._attempt.spark.read.option("versionAsOf", self.base[table.name])
+        pinned = self._attempt.spark.read.option("versionAsOf", self._attempt.base[table.name])
         partitions = pinned.table(f"{self._attempt.name(table)}.partitions")  # Iceberg's metadata table
         partition_type = partitions.schema["partition"].dataType if "partition" in partitions.columns else None
         day_field = f"{table.day_of}_day"
@@ -98,12 +92,12 @@ class Rows:
             # Files from before the table was partitioned by day have no day.
             if all(row["day"] is not None for row in rows):
                 return {row["day"]: row["rows"] for row in rows}
-        counts = self.main(table).groupBy(_day(table.day_of)).agg(sf.count("*").alias("rows"))
+        counts = self._attempt.main(table).groupBy(_day(table.day_of)).agg(sf.count("*").alias("rows"))
         return {row["day"]: row["rows"] for row in counts.collect()}
 
     def _pending(self, ended: DataFrame) -> DataFrame:
         """Entries that are not in `ended`: those since the cut-off, and those of old days that may have an open entry."""
-        entries = self.main(IDS).where(self._day_condition("ts")).select(*KEYS, "data_id", "ts")
+        entries = self._attempt.main(IDS).where(self._day_condition("ts")).select(*KEYS, "data_id", "ts")
         return pending(entries, ended.where(self._day_condition("accepted_at")), parts=self._partitions, few=False)
 
     def _day_condition(self, column: str) -> Column:

@@ -20,8 +20,8 @@ from manifold.runtime.redis import connect
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, drop_branches, open_run
 from pipelines.ingest.publish import finish_committed_runs, publish
-from pipelines.ingest.run import Ingested
-from pipelines.ingest.transforms import expired_rows
+from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write_outcomes import expired_rows
 from pipelines.maintenance.change_rows import remove
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.populate.pending import KEYS
@@ -42,44 +42,46 @@ class Removal:
     kept_because: str | None = None  # why nothing was removed, if the reason is not that nothing is old
 
 
-def discover(attempt: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
+def discover(run: Run, *, cut: datetime) -> tuple[Removal, Removal]:
     """Return the entries that a collection would expire, and the data that it would remove. Nothing is changed.
 
     Segments that are not ingested yet are not considered, although a collection ingests them first.
     """
+    attempt = Attempt.on_main(run)
     rows = Rows(attempt, cut=cut)
-    unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
+    unneeded = rows.unneeded(attempt.main(OUTCOMES), and_overdue=True).persist()
     try:
-        return _removal_of_entries(rows.overdue()), _removal_of_data(rows, unneeded)
+        return _removal_of_entries(rows.overdue()), _removal_of_data(attempt, unneeded)
     finally:
         unneeded.unpersist()
 
 
-def collect(attempt: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
+def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
     """End overdue entries as expired, remove unneeded data, and publish the run. Return both removals.
 
     With `keep_data_because`, no data is removed, and the removal gives this reason.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began; the lake is unchanged, run it again.
+        Overtaken: another run was published since this run began; the lake is unchanged, run it again.
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
-    finish_committed_runs(attempt.catalog)
-    drop_branches(attempt.catalog, branch_of(attempt.run_id))  # of an earlier attempt that was overtaken
+    finish_committed_runs(run.catalog)
+    drop_branches(run.catalog, branch_of(run.run_id))  # of an earlier attempt that was overtaken
+    attempt = Attempt.on_main(run)
     rows = Rows(attempt, cut=cut)
-    open_run(attempt.catalog, attempt.run_id, rows.base[SEGMENTS.name], attempt.now)
+    open_run(attempt.catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
     expired = _write_expired(attempt, rows)
     if keep_data_because:
         data = Removal(kept_because=keep_data_because)
     else:
         has_expired = OUTCOMES.name in attempt.snapshots  # then the branch has the new outcomes, too
-        ended = attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if has_expired else rows.main(OUTCOMES)
+        ended = attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if has_expired else attempt.main(OUTCOMES)
         data = _remove_data(attempt, rows, ended)
     if not attempt.snapshots:  # no table was changed
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
         return expired, data
     no_segments = SEGMENTS.arrow_schema.empty_table()
-    attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written), rows.base[SEGMENTS.name])
+    attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
     publish(attempt.catalog, attempt.run_id, must=True)
     return expired, data
 
@@ -99,7 +101,7 @@ def _write_expired(attempt: Attempt, rows: Rows) -> Removal:
         end = _ender(attempt.settings.redis, Policy.of(attempt.settings), round(attempt.now.timestamp() * 1000))
         reason = f"its retention of {attempt.settings.retention_days:g} days passed while it was pending"
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
-        attempt.append(OUTCOMES, expired_rows(ended, at=attempt.now, reason=reason), rows.base[OUTCOMES.name])
+        attempt.append(OUTCOMES, expired_rows(ended, at=attempt.now, reason=reason))
         sample = _removal_of_entries(overdue).sample
     finally:
         overdue.unpersist()
@@ -130,12 +132,12 @@ def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
     """Remove the unneeded data on the run's branches. `ended` has the entries that are not pending."""
     unneeded = rows.unneeded(ended).persist()
     try:
-        removal = _removal_of_data(rows, unneeded)
+        removal = _removal_of_data(attempt, unneeded)
         if removal.count:
             for table in (DATA, META):
-                has_rows = rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count()
+                has_rows = attempt.main(table).join(unneeded, "data_id", "left_semi").limit(1).count()
                 if has_rows:
-                    remove(attempt, table, unneeded, rows.base[table.name])
+                    remove(attempt, table, unneeded)
         return removal
     finally:
         unneeded.unpersist()
@@ -146,9 +148,9 @@ def _removal_of_entries(overdue: DataFrame) -> Removal:
     return Removal(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
 
 
-def _removal_of_data(rows: Rows, unneeded: DataFrame) -> Removal:
+def _removal_of_data(attempt: Attempt, unneeded: DataFrame) -> Removal:
     sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE_SIZE).collect()]
-    payloads = rows.main(DATA).join(unneeded, "data_id", "left_semi")
+    payloads = attempt.main(DATA).join(unneeded, "data_id", "left_semi")
     total = payloads.agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("bytes")).first()
     assert total is not None  # an aggregation has one row
     return Removal(unneeded.count(), sample, int(total["bytes"]))

@@ -23,7 +23,7 @@ def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """Remove the days past the retention; return the number of rows removed from all signal tables. `dry_run` only counts.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first; the tables are unchanged, run it again.
+        Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
     cut = signals_cut(settings, now)
     if cut is not None and not has_signals(catalog):

@@ -12,7 +12,7 @@ from pyiceberg.table import FileScanTask
 from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files, write_files
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import main_snapshots
 
@@ -40,7 +40,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
     run = MaintenanceRun(catalog, "pack", base, now)
     try:
         run.publish(partial(_pack, catalog, tasks))
-    except ConcurrentPublish:
+    except Overtaken:
         return 0
     log.info("small ledger files compacted", run_id=run.run_id, files=len(tasks))
     return len(tasks)

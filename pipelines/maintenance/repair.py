@@ -18,7 +18,7 @@ from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts import tables
 from manifold.settings import Settings
-from pipelines.ingest.chunks import ingest_in_chunks
+from pipelines.ingest.backlog import ingest_in_runs
 from pipelines.ingest.conflict_history import refused_for_their_bytes
 from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
@@ -51,7 +51,7 @@ def repair(
         forget(catalog, settings, [segment_by_path[path] for path in sorted(wrong_paths)], now=now)
     to_ingest = [segment_by_path[path] for path in sorted(wrong_paths | waiting_paths)]
     if to_ingest:
-        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, to_ingest))
+        ingest_in_runs(Run(spark, catalog, settings, new_run_id(now), now, to_ingest))
     result = check(catalog, settings, now=now, interval=interval)
     return replace(result, repaired=len(to_ingest))
 

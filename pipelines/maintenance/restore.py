@@ -20,8 +20,8 @@ from manifold.lake.catalog import ensure_tables, run_tables_of
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
+from pipelines.ingest.backlog import ingest_in_runs
 from pipelines.ingest.branches import EVERYTHING, UNDOES
-from pipelines.ingest.chunks import ingest_in_chunks
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
@@ -76,7 +76,7 @@ def restore(
         _recreate_unreadable(catalog, settings, without_history=without_history)
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
         ingest_run = Run(spark, catalog, settings, f"{run_id}_again", now)
-        ingest = ingest_in_chunks(ingest_run, after_each=lock.check)
+        ingest = ingest_in_runs(ingest_run, after_each=lock.check)
     result = Restored(run_id, ingest.ingested.segments, len(ingest.runs))
     log.info("lake restored from the archive", emptying_run_id=run_id, segments=result.segments, ingest_runs=result.runs)
     return result
@@ -86,7 +86,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     """Publish a run that empties every table that runs write; return its id.
 
     Raises:
-        ConcurrentPublish: another run was published since this run began; the tables are unchanged.
+        Overtaken: another run was published since this run began; the tables are unchanged.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:

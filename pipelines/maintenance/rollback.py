@@ -24,11 +24,11 @@ from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
-from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
+from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, pins_in, properties_of
 from pipelines.ingest.lease import rewriting
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
-from pipelines.ingest.publish import committed_runs, main_snapshots, pins_in
+from pipelines.ingest.publish import committed_runs, main_snapshots
 from pipelines.ingest.rebase import is_change_of
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.lineage import emits_lineage

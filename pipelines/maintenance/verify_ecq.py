@@ -22,8 +22,7 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
-from pipelines.populate.worker_errors import Batches
-from pipelines.populate.workers import run_and_count
+from pipelines.populate.workers import Batches, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 CLIENT_BATCH_SIZE = 1000

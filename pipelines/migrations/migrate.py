@@ -31,7 +31,7 @@ from pipelines.ingest.publish import finish_committed_runs, main_snapshots
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import Step
 
-MAX_ATTEMPTS = 50  # to publish the empty run; an attempt fails if another run is published first
+MAX_PUBLISH_ATTEMPTS = 50  # to publish the empty run; an attempt fails if another run is published first
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
     Raises:
         Permanent: a table is newer than this code.
-        ConcurrentPublish: other runs kept being published first. Steps taken so far stay taken; run it again.
+        Overtaken: other runs kept being published first. Steps taken so far stay taken; run it again.
     """
     made = plan(catalog).made
     make_missing_tables(catalog)
@@ -158,7 +158,7 @@ def _overtake_open_runs(catalog: Catalog, table: Table) -> None:
     if table not in EVERY_RUN_TABLE:
         append_nothing(catalog, table, MAIN, {})
         return
-    until_not_overtaken(MAX_ATTEMPTS)(lambda: _publish_empty_run(catalog, table))
+    until_not_overtaken(MAX_PUBLISH_ATTEMPTS)(lambda: _publish_empty_run(catalog, table))
 
 
 def _publish_empty_run(catalog: Catalog, table: Table) -> None:

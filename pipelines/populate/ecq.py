@@ -21,8 +21,7 @@ from manifold.settings import Settings
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.ecq_news import AROUND_LOADING, Added, has_rows, loaded_at, unpopulated
 from pipelines.populate.snapshot_range import SnapshotRange
-from pipelines.populate.worker_errors import SPOILT, Batches
-from pipelines.populate.workers import run_and_count
+from pipelines.populate.workers import SPOILT, Batches, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 ROWS_PER_PARTITION = 400_000  # a worker folds the rows of a partition in memory

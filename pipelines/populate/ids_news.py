@@ -2,14 +2,17 @@
 
 from datetime import datetime, timedelta
 
+import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from redis import Redis
+from redis.exceptions import RedisError
 
 from manifold.contracts import keys
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.lake.catalog import where
 from manifold.queues import Loader, Policy
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate import ecq_news
 from pipelines.populate.snapshot_range import SnapshotRange, range_since
@@ -19,12 +22,23 @@ from pipelines.populate.snapshot_range import SnapshotRange, range_since
 FORGET_ROWS = 100_000
 FORGET_AFTER = timedelta(hours=1)
 
+log = structlog.get_logger(__name__)
+
 
 def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
     """The entries and outcomes that were added since the last populate that Redis remembers; with `everything`, all."""
     populated = None if everything else _snapshot_id(redis, keys.POPULATED)
     pruned = None if everything else _snapshot_id(redis, keys.DONE_PRUNED)
     return range_since(catalog, IDS, populated), range_since(catalog, OUTCOMES, pruned)
+
+
+def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
+    """Whether the queues lag behind the lake, so that populate must run; True if Redis is unavailable."""
+    try:
+        return is_behind(connect(settings.redis), catalog, settings, now)
+    except RedisError as exc:
+        log.warning("redis unavailable; scheduling populate", reason=str(exc))
+        return True
 
 
 def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:

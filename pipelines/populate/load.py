@@ -29,8 +29,7 @@ from pipelines.populate.ids_news import unpopulated
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
-from pipelines.populate.worker_errors import SPOILT, TRIGGERS
-from pipelines.populate.workers import forget_ended, loading, run_and_count
+from pipelines.populate.workers import SPOILT, TRIGGERS, forget_ended, loading, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 MAX_BROADCAST_ROWS = 200_000  # entries whose keys are broadcast, so that the outcomes are not shuffled

@@ -1,12 +1,14 @@
 """Loads entries into the queues, and lets the queues forget ended entries, on Spark workers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
+from redis import exceptions
+from redis.exceptions import RedisError
 
 from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
@@ -14,11 +16,16 @@ from manifold.lake.reads import TRIGGER_COLUMNS, trigger_of
 from manifold.queues import Forgotten, Loader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from pipelines.populate.worker_errors import NAME_COLUMNS, SPOILT, TRIGGERS, Batches, error_of, reporting_errors
 
 MAX_ROWS_IN_MEMORY = 2_000_000  # of a worker; a larger partition is loaded in chunks
 VEHICLE_BATCH_SIZE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
+# Columns of names, one per line.
+SPOILT = "spoilt"  # owners with a key of another type
+TRIGGERS = "spoilt_triggers"  # keys of triggers that have another type
+NAME_COLUMNS = (SPOILT, TRIGGERS)
+
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def run_and_count(rows: DataFrame, work: Batches, counts: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
@@ -29,14 +36,44 @@ def run_and_count(rows: DataFrame, work: Batches, counts: tuple[str, ...]) -> tu
     """
     text_columns = [f"{name} string" for name in ("problem", *NAME_COLUMNS)]
     count_columns = [f"{name} bigint" for name in counts]
-    worker_rows = rows.mapInArrow(reporting_errors(work, counts), ", ".join([*text_columns, *count_columns]))
+    worker_rows = rows.mapInArrow(_reporting_errors(work, counts), ", ".join([*text_columns, *count_columns]))
     names = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in NAME_COLUMNS]
     sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in counts]
     totals = worker_rows.agg(sf.max("problem").alias("problem"), *names, *sums).first()
     assert totals is not None  # an aggregation has one row
     if totals["problem"] is not None:
-        raise error_of(totals["problem"])
+        raise _error_of(totals["problem"])
     return {name: totals[name] for name in counts}, {name: totals[name].split() for name in NAME_COLUMNS}
+
+
+def _reporting_errors(work: Batches, counts: Sequence[str]) -> Batches:
+    """Wrap a function whose rows have the columns `counts` and `NAME_COLUMNS`, so that it reports Redis errors as rows.
+
+    An exception on a worker would fill pages of Spark's log. The rows of the wrapped function also have the column `problem`,
+    which is null. If a Redis error ends the function, the last row has the error in `problem`.
+    """
+    text_columns = [(name, pa.string()) for name in ("problem", *NAME_COLUMNS)]
+    count_columns = [(name, pa.int64()) for name in counts]
+    schema = pa.schema([*text_columns, *count_columns])
+
+    def reporting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        remaining = iter(batches)
+        try:
+            for rows in work(remaining):
+                yield pa.RecordBatch.from_pylist(rows.to_pylist(), schema=schema)
+        except RedisError as exc:
+            yield pa.RecordBatch.from_pylist([{"problem": f"{type(exc).__name__}: {exc}"}], schema=schema)
+            for _ in remaining:  # Spark expects that all input is consumed
+                pass
+
+    return reporting
+
+
+def _error_of(problem: str) -> RedisError:
+    """Make the Redis error that a worker reported in `problem`."""
+    class_name, _, message = problem.partition(": ")
+    error_class: type[RedisError] = getattr(exceptions, class_name, RedisError)
+    return error_class(message)
 
 
 def loading(url: str, policy: Policy, now_ms: int) -> Batches:

@@ -64,7 +64,7 @@ def process_again(
     these days: the setting `signals_bounds` belongs to the rules, but a change of it does not change their version. Idempotent.
 
     Raises:
-        ConcurrentPublish: other runs kept being published first. Days reprocessed so far stay reprocessed.
+        Overtaken: other runs kept being published first. Days reprocessed so far stay reprocessed.
         SettingsError: the key ring cannot be read. Without keys, reprocessing would empty existing rows.
         OSError: the key storage failed.
     """

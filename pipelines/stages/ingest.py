@@ -41,7 +41,7 @@ def ingest(settings: Settings, options: Namespace) -> str:
     from manifold.archive.flush import flush
     from manifold.archive.store import Archive
     from pipelines.catalog import open_lake
-    from pipelines.ingest.chunks import ingest_to_branches
+    from pipelines.ingest.backlog import ingest_to_branches
     from pipelines.ingest.ledger import new_segments
     from pipelines.ingest.run import Run, new_run_id
     from pipelines.ingest.trends import trends_if_held_back
@@ -70,7 +70,7 @@ def audit(settings: Settings, options: Namespace) -> str:
         Permanent: the run breaks rules, which the message names, or its current attempt was not audited.
     """
     from pipelines.catalog import open_lake
-    from pipelines.ingest.audit_result import held_back, passed_already
+    from pipelines.ingest.audit import held_back, passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
     passed = passed_already(catalog, settings, run_id)
@@ -88,22 +88,23 @@ def publish(settings: Settings, options: Namespace) -> str:
     Return whether it was published (false if it had no rows to publish), and as `next` the stages that must follow.
     """
     from pipelines.catalog import open_lake
-    from pipelines.ingest.audit_result import may_be_published, passed_already
-    from pipelines.ingest.branches import ConcurrentPublish
-    from pipelines.ingest.discover import POPULATE, queues_lag
+    from pipelines.ingest.audit import may_be_published, passed_already
+    from pipelines.ingest.branches import Overtaken
+    from pipelines.ingest.discover import POPULATE
     from pipelines.ingest.lineage import emit_lineage
     from pipelines.ingest.publish import publish as publish_run
     from pipelines.ingest.report_states import settle_reports
     from pipelines.ingest.trends import draw_trends
+    from pipelines.populate.ids_news import queues_lag
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
-            raise ConcurrentPublish(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
+            raise Overtaken(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish_run(catalog, run_id, partial(may_be_published, catalog))
         settle_reports(catalog, settings)
         emit_lineage(catalog, settings, run_id)
-    except ConcurrentPublish as exc:
+    except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _redo_run(catalog, settings, run_id)
         published = True
@@ -120,7 +121,7 @@ def _redo_run(catalog: "Catalog", settings: Settings, run_id: str) -> None:
         Permanent: the run's segments are not recorded, because a retry was killed.
     """
     from manifold.archive.store import Archive
-    from pipelines.ingest.chunks import ingest_audit_publish
+    from pipelines.ingest.backlog import ingest_audit_publish
     from pipelines.ingest.ledger import segments_of
     from pipelines.ingest.run import Run
     from pipelines.spark.session import session

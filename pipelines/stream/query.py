@@ -29,7 +29,7 @@ from manifold.runtime.expiry import export_expiry
 from manifold.runtime.http import serve_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.trends import draw_trends
 from pipelines.maintenance.ledger_pack import pack_ledger

@@ -14,7 +14,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest.chunks import in_chunks
+from pipelines.ingest.backlog import groups_of
 from pipelines.ingest.ledger import new_segments
 
 FORMAT = "manifold_segments"
@@ -70,7 +70,7 @@ class NewSegments(DataSourceStreamReader):
         first_segments = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
         if lists_all and len(first_segments) <= max_segments:
             self.listed_all_at = now
-        return next(in_chunks(first_segments[:max_segments], settings.ingest_max_bytes), [])
+        return next(groups_of(first_segments[:max_segments], settings.ingest_max_bytes), [])
 
 
 def source_of(settings: Settings) -> type[DataSource]:

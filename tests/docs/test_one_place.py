@@ -174,20 +174,18 @@ def test_the_rule_of_a_column_is_in_one_module(sources: dict[str, str]) -> None:
 
 
 SECOND = {
-    "in the job": 'run.append(OUTCOMES, ended.select("vin", instant_of("seq").alias("accepted_at")), base)',
-    "through a variable": 'at = sf.lit(run.now).alias("ended_at")\n    run.append(OUTCOMES, ended.select("vin", at), base)',
-    "in a dictionary": 'run.append(OUTCOMES, ended.withColumns({"attempts": sf.lit(1)}), base)',
-    "in a function of the job": "run.append(OUTCOMES, _rows(ended), base)",
-    "in a merge": 'replace_rows(run, OUTCOMES, ended.withColumn("reason", sf.lit("old")), "is_new", base)',
+    "in the job": 'run.append(OUTCOMES, ended.select("vin", instant_of("seq").alias("accepted_at")))',
+    "through a variable": 'at = sf.lit(run.now).alias("ended_at")\n    run.append(OUTCOMES, ended.select("vin", at))',
+    "in a dictionary": 'run.append(OUTCOMES, ended.withColumns({"attempts": sf.lit(1)}))',
+    "in a function of the job": "run.append(OUTCOMES, _rows(ended))",
+    "in a merge": 'replace_rows(run, OUTCOMES, ended.withColumn("reason", sf.lit("old")), "is_new")',
     "in the refused": 'refused.append(ended.select(sf.lit("x").alias("reason")))',
 }
 
 
 @pytest.mark.parametrize("body", SECOND.values(), ids=[*SECOND])
 def test_a_second_place_is_found(sources: dict[str, str], body: str) -> None:
-    job = (
-        f'def _rows(ended):\n    return ended.select(sf.col("x").alias("attempts"))\n\n\ndef job(run, ended, base):\n    {body}\n'
-    )
+    job = f'def _rows(ended):\n    return ended.select(sf.col("x").alias("attempts"))\n\n\ndef job(run, ended):\n    {body}\n'
     found = Rules(sources | {"pipelines.second": job}).found
 
     assert [places for places in found.values() if "pipelines.second" in places and len(places) > 1]

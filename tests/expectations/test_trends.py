@@ -48,7 +48,7 @@ def test_a_broken_rule_and_each_table_have_a_chart() -> None:
     assert (broken.suite, broken.rule, broken.severity, broken.values) == ("quarantine", "seq_is_unique", "error", [0, 0.25, 0])
     assert broken.summary == "broken in 1 of 3 judgements, by at most 25.00% of the rows, last none"
     assert (rows.suite, rows.values) == ("quarantine", [200, 200, 10])
-    assert [judgement.run_id for judgement in trends.judgements] == ["run0", "run1", "run2"]
+    assert [audit.run_id for audit in trends.audits] == ["run0", "run1", "run2"]
     assert trends.kept == {}
 
 

@@ -19,7 +19,7 @@ from manifold.contracts.tables import META, Table
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
-from pipelines.ingest import chunks
+from pipelines.ingest import backlog
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
@@ -128,7 +128,7 @@ def shared_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each run pass its audit at once, for tests of what is around it."""
-    monkeypatch.setattr(chunks, "audit_run", plain.pass_audit)
+    monkeypatch.setattr(backlog, "audit_run", plain.pass_audit)
 
 
 @pytest.fixture(scope="session")

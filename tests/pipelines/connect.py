@@ -19,8 +19,7 @@ import pyspark
 from manifold.contracts.errors import ManifoldError
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings, load_settings
-from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.ingest.run import Run
 from pipelines.maintenance import garbage_run
 from pipelines.populate.load import populate
@@ -115,7 +114,7 @@ def _housekeeping(settings: Settings) -> str:
     verified, collected = verify_queues(settings, repair=True).to_json(), collect_garbage(settings).to_json()
     now = datetime.now(UTC)
     with session(settings, "data") as spark:
-        run = Attempt(Run(spark, open_catalog(settings), settings, "data", now))
+        run = Run(spark, open_catalog(settings), settings, "data", now)
         _, data = garbage_run.collect(run, cut=now - timedelta(days=settings.retention_days))
     return json.dumps([*map(json.loads, (checked, compacted, verified, collected)), asdict(data)])
 

@@ -40,23 +40,22 @@ from manifold.lake.commits import append_rows, retry_conflicts
 from manifold.lake.data_files import write_files
 from manifold.lake.sightings import folded
 from manifold.settings import Settings
-from pipelines.ingest.attempt import Attempt, segment_row
-from pipelines.ingest.audit_result import append_audit_result
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.audit import append_audit_result
 from pipelines.ingest.branches import (
     RUN_ID,
-    ConcurrentPublish,
+    Overtaken,
     branch_of,
-    create_branch,
     drop_branches,
     head_of,
     open_run,
     properties_of,
 )
-from pipelines.ingest.ecq_rows import STATE_KEYS, STATES
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import finish_committed_runs, is_committed, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write import begin
+from pipelines.ingest.write import begin, segment_row
+from pipelines.ingest.write_ecq import STATE_KEYS, STATES
 
 Rows = list[dict[str, Any]]
 Replaced = Callable[[dict[str, int]], list[tuple[Table, Rows]]]  # by the snapshots with which a run begins
@@ -70,21 +69,18 @@ def without_spark(catalog: Catalog, settings: Settings, run_id: str, now: dateti
 class PlainRun(Attempt):
     """One attempt at a run, with its rows in memory."""
 
-    def __init__(self, catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> None:
-        super().__init__(without_spark(catalog, settings, run_id, now))
-
-    def put(self, table: Table, rows: Rows, base: int) -> None:
+    def put(self, table: Table, rows: Rows) -> None:
         """Append rows to the table's branch, if there are any."""
         if rows:
-            create_branch(self.catalog, table, self.run_id, base)
+            self.create_branch(table)
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
-            self.note(table, base)
+            self.note(table)
 
-    def replace(self, table: Table, rows: Rows, base: int) -> None:
+    def replace(self, table: Table, rows: Rows) -> None:
         """Replace the rows of the table's branch in one snapshot."""
-        create_branch(self.catalog, table, self.run_id, base)
+        self.create_branch(table)
         rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
-        self.note(table, base)
+        self.note(table)
 
 
 def rows_of(table: Table, rows: Rows) -> pa.Table:
@@ -118,7 +114,7 @@ def write_run(run: Run) -> Ingested:
     todo = begin(run)
     if todo is None:
         return Ingested(run.run_id)
-    write(PlainRun(run.catalog, run.settings, run.run_id, run.now), todo)
+    write(run, todo)
     return Ingested(run.run_id, len(todo.segments))
 
 
@@ -175,11 +171,11 @@ def _replace(catalog: Catalog, settings: Settings, run_id: str, now: datetime, r
             tables = replaced(base)
             if not tables:
                 return
-            run = PlainRun(catalog, settings, run_id, now)
+            run = PlainRun(without_spark(catalog, settings, run_id, now), base)
             open_run(catalog, run_id, base[SEGMENTS.name], now)
             for table, rows in tables:
-                run.replace(table, rows, base[table.name])
-            run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
+                run.replace(table, rows)
+            run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id))
             publish(catalog, run_id)
 
 
@@ -216,10 +212,12 @@ def sightings(catalog: Catalog, base: dict[str, int] | None = None) -> Rows:
 
 
 def _again() -> Retrying:
-    return Retrying(retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(50), reraise=True)
+    return Retrying(retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(50), reraise=True)
 
 
-def write(run: PlainRun, todo: Plan) -> None:
+def write(of: Run, todo: Plan) -> None:
+    """Write what is planned to the branches of a run that has begun."""
+    run = PlainRun(of, todo.base)
     triggers, data, outcomes = (_parsed(run, todo, stream) for stream in (Stream.TRIGGER, Stream.DATA, Stream.OUTCOME))
     ids = [
         {"vin": vin, "ts": datetime_of(row["seq"]), "vin_is_iso_3779": row["vins_are_iso_3779"]}
@@ -239,10 +237,10 @@ def write(run: PlainRun, todo: Plan) -> None:
         sha1, stored_at = stored[data_id]
         times = {"first_seen_at": at, "last_seen_at": at, "stored_at": stored_at}
         seen.append({"data_id": data_id, "times_seen": 1, "sha1": sha1} | times)
-    run.put(DATA, new, todo.base[DATA.name])
-    run.put(META, folded(rows_of(META, seen)).to_pylist(), todo.base[META.name])
-    run.put(IDS, ids, todo.base[IDS.name])
-    run.put(OUTCOMES, _outcomes(run, todo, outcomes), todo.base[OUTCOMES.name])
+    run.put(DATA, new)
+    run.put(META, folded(rows_of(META, seen)).to_pylist())
+    run.put(IDS, ids)
+    run.put(OUTCOMES, _outcomes(run, todo, outcomes))
     compacted = _parsed(run, todo, Stream.ECQ)
     parsed = pa.Table.from_pylist(compacted, schema=parsing.ECQ)
     for table, rows_in in (
@@ -251,16 +249,16 @@ def write(run: PlainRun, todo: Plan) -> None:
         (ECQ_STATE, state_table),
         (ECQ_SEQNO, seqno_table),
     ):
-        run.put(table, rows_in(parsed).to_pylist(), todo.base[table.name])
+        run.put(table, rows_in(parsed).to_pylist())
     bad = [
         row | {"stream": stream, "payload": row["message"]}
         for stream, rows in ((Stream.TRIGGER, triggers), (Stream.DATA, data), (Stream.OUTCOME, outcomes), (Stream.ECQ, compacted))
         for row in rows
         if row["reason"] is not None
     ]
-    run.put(QUARANTINE, bad, todo.base[QUARANTINE.name])
+    run.put(QUARANTINE, bad)
     segments = [segment_row(run, todo.probes[s.path], s, None) for s in todo.segments]
-    run.append_to_ledger(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)), todo.base[SEGMENTS.name])
+    run.append_to_ledger(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)))
 
 
 def _outcomes(run: PlainRun, todo: Plan, outcomes: Rows) -> Rows:

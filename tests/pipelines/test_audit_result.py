@@ -13,10 +13,10 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import chunks
-from pipelines.ingest.audit_result import append_audit_result, may_be_published, passed_already
+from pipelines.ingest import backlog
+from pipelines.ingest.audit import append_audit_result, may_be_published, passed_already
+from pipelines.ingest.backlog import ingest_audit_publish, ingest_in_runs
 from pipelines.ingest.branches import head_of
-from pipelines.ingest.chunks import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
@@ -24,7 +24,7 @@ from pipelines.ingest.write import begin
 from pipelines.stages import ingest as stages
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
-from tests.pipelines.plain import PlainRun, ingest, ingest_and_audit, read, without_spark, write
+from tests.pipelines.plain import ingest, ingest_and_audit, read, without_spark, write
 
 RUN = "scheduled__2026-03-01T12:00:00+00:00"
 
@@ -43,7 +43,7 @@ def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> P
 def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> None:
     """A run with rows on its branches and no audit."""
     todo = begun(lake, run_id, ms, paths)
-    write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
+    write(a_run(lake, run_id, ms), todo)
 
 
 def head(catalog: Catalog, run_id: str) -> Snapshot:
@@ -70,24 +70,24 @@ def test_each_attempt_has_its_own_instant(lake: Lake, monkeypatch: pytest.Monkey
     lake.renew()
     catalog, settings = open_catalog(lake.settings), lake.settings
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
-    judged_before: list[object] = []
+    audited_before: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Ingested, None]:
+    def write_and_audit(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
-        write(PlainRun(catalog, settings, run.run_id, run.now), todo)
-        judged_before.append(passed_already(catalog, settings, run.run_id))
-        verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
-        append_audit_result(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
-        if len(judged_before) == 1:  # another run comes first
+        write(run, todo)
+        audited_before.append(passed_already(catalog, settings, run.run_id))
+        passed = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
+        append_audit_result(catalog, head(catalog, run.run_id), results_of(passed, run.now))
+        if len(audited_before) == 1:  # another run comes first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
             publish(catalog, "other")
         return Ingested(run.run_id, segments=len(todo.segments)), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(backlog, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, "mine", 0))
-    assert (judged_before, len(mine) > 0) == ([None, None], True)
+    assert (audited_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
     assert len(keys) == len(set(keys))
 
@@ -98,22 +98,22 @@ def test_a_branch_replaced_by_another_process_is_not_published_with_the_old_audi
     lake.renew()
     catalog = open_catalog(lake.settings)
     paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
-    judged: list[object] = []
+    audited: list[object] = []
 
-    def write_and_judge(run: Run) -> tuple[Ingested, None]:
+    def write_and_audit(run: Run) -> tuple[Ingested, None]:
         written(lake, RUN, 0, paths[:1])
         append_audit_result(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
-        judged.append(head(catalog, RUN).snapshot_id)
-        if len(judged) == 1:
+        audited.append(head(catalog, RUN).snapshot_id)
+        if len(audited) == 1:
             written(lake, RUN, 1, paths)  # the same run in another process, with further rows and no audit
         return Ingested(RUN), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", write_and_judge)
+    monkeypatch.setattr(backlog, "ingest_and_audit", write_and_audit)
     ingest_audit_publish(a_run(lake, RUN, 0))
     assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
     current = catalog.load_table(SEGMENTS.identifier).current_snapshot()
     assert current is not None
-    assert current.snapshot_id == judged[-1]
+    assert current.snapshot_id == audited[-1]
 
 
 def test_a_failed_audit_forbids_publication(lake: Lake) -> None:
@@ -165,14 +165,14 @@ def test_rows_rewritten_by_an_earlier_attempt_are_audited_before_publication(lak
 
 def test_a_committed_run_ingests_new_segments_under_new_run_ids(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.renew()
-    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(backlog, "ingest_and_audit", ingest_and_audit)
     catalog = open_catalog(lake.settings)
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(catalog, lake.settings, run_id=RUN, now=at(0))
     lake.archive(Stream.TRIGGER, [trigger(5000, ["V2"])])
     run = without_spark(catalog, lake.settings, RUN, at(3_600_000))
-    done = ingest_in_chunks(run)
+    done = ingest_in_runs(run)
     assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
     assert {row["vin"] for row in read(catalog, IDS)} == {"V1", "V2"}
-    again = ingest_in_chunks(run)
+    again = ingest_in_runs(run)
     assert again.runs == []

@@ -35,7 +35,7 @@ from manifold.contracts.topics import CAMPAIGN
 from manifold.history.entry import Bounds
 from manifold.history.from_lake import read_page, read_triggers
 from manifold.history.lake_pages import read_vehicles
-from pipelines.ingest.chunks import ingest_and_audit
+from pipelines.ingest.backlog import ingest_and_audit
 from pipelines.ingest.publish import publish
 from pipelines.maintenance.check import check
 from tests.manifold.campaigns.plans import NOW, document, fleet_here, proposed, vins

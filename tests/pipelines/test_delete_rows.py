@@ -10,7 +10,7 @@ from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publ
 from pipelines.ingest.run import Ingested
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at
-from tests.pipelines.plain import PlainRun, compact, read, rows_of
+from tests.pipelines.plain import PlainRun, compact, read, rows_of, without_spark
 
 
 def ended(vin: str, ms: int) -> dict[str, object]:
@@ -23,14 +23,13 @@ def test_rows_are_removed_by_all_columns_and_again_on_a_rewritten_main(lake: Lak
     outcomes = [[ended("V1", 1), ended("V2", 1)], [ended("V1", 1)], [ended("V1", 2)], [ended("V2", 2)]]
     for rows in outcomes:
         catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, rows))
-    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    run = PlainRun(catalog, lake.settings, "run", at(0))
-    open_run(catalog, "run", base[SEGMENTS.name], at(0))
-    create_branch(catalog, OUTCOMES, "run", base[OUTCOMES.name])
+    run = PlainRun.on_main(without_spark(catalog, lake.settings, "run", at(0)))
+    open_run(catalog, "run", run.base[SEGMENTS.name], at(0))
+    run.create_branch(OUTCOMES)
     named = pa.table({"vin": ["V1", "V2"], "seq": [seq_at(1), seq_at(2)]})
     remove_rows(catalog, OUTCOMES, named, branch_of("run"), run.properties)
-    run.note(OUTCOMES, base[OUTCOMES.name])
-    run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("run"), base[SEGMENTS.name])
+    run.note(OUTCOMES)
+    run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("run"))
     compact(catalog, OUTCOMES)
     publish(catalog, "run")
     finish_committed_runs(catalog)

@@ -14,10 +14,10 @@ from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import open_catalog
-from pipelines.ingest import chunks, write
+from pipelines.ingest import backlog, write_triggers
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, branch_of, head_of
+from pipelines.ingest.branches import Overtaken, PinnedSnapshot, branch_of, head_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
@@ -77,7 +77,7 @@ def test_a_run_killed_between_two_tables_is_finished_by_the_next(
 ) -> None:
     bring = publication._fast_forward
 
-    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, run: Snapshot) -> None:
+    def die_before(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
         bring(catalog, pinned, run)
@@ -99,7 +99,7 @@ def test_an_overtaken_run_is_repeated(lake: Lake) -> None:
     lake.archive(TRIGGER, [trigger(2, ["V2"])])
     catalog = write_without_spark(lake, "fast")
     publish(catalog, "fast")
-    with pytest.raises(ConcurrentPublish, match="slow"):
+    with pytest.raises(Overtaken, match="slow"):
         publish(catalog, "slow")
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
     assert write_run(without_spark(catalog, lake.settings, "slow", at(1))).segments == 0
@@ -131,11 +131,11 @@ class Death:
 
 
 DEATHS = {
-    "before the first write": Death(write, "read_and_parse"),
+    "before the first write": Death(write_triggers, "read_and_parse"),
     "ids are committed, payloads are not": Death(Attempt, "append", IDS, after=True),
     "sightings are committed, the reply is lost": Death(Attempt, "append", META, after=True),
     "before the run is whole": Death(Attempt, "append_to_ledger"),
-    "before the audit": Death(chunks, "audit_run"),
+    "before the audit": Death(backlog, "audit_run"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }
 COMMITTED = "the reply to the commit point is lost"
@@ -157,7 +157,7 @@ def test_a_job_killed_anywhere_is_completed_once_by_the_next(spark_lake: SparkLa
 def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
     spark = new_session(spark_lake.spark, spark_lake.settings)
     catalog = open_catalog(spark_lake.settings)
-    chunks.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
+    backlog.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
 def test_a_commit_with_a_lost_reply_is_verified(written: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

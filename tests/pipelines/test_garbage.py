@@ -19,7 +19,7 @@ from manifold.lake.catalog import ensure_tables
 from manifold.queues import Loader, Policy
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish, open_run
+from pipelines.ingest.branches import Overtaken, open_run
 from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.maintenance import garbage_run
@@ -50,8 +50,7 @@ def with_servers(lake: SparkLake, redis_server: Server) -> SparkLake:
 
 def collect(spark_lake: SparkLake, **more: Any) -> tuple[Removal, Removal]:
     """The row-changing part of garbage collection."""
-    run = Attempt(spark_lake.run("gc", NOW_MS))
-    return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
+    return garbage_run.collect(spark_lake.run("gc", NOW_MS), cut=at(NOW_MS - 30 * DAY_MS), **more)
 
 
 def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome: str | None = None) -> None:
@@ -92,7 +91,7 @@ def history(made: Kept, redis_server: Server) -> SparkLake:
 
 def test_expired_rows_go_and_data_of_younger_entries_stays(history: SparkLake, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
-    would = garbage_run.discover(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
+    would = garbage_run.discover(history.run("gc", NOW_MS), cut=at(NOW_MS - 30 * DAY_MS))
     assert would == (Removal(1, [f"V1 {seq_at(4)}"]), Removal(2, ["done", "old"], 7))
     assert len(history.rows(DATA)) == 4
     assert redis.zcard(keys.pending("V1")) == 1
@@ -152,13 +151,12 @@ def test_a_collection_killed_anywhere_loses_nothing_and_the_next_one_completes(
 
 
 def test_a_run_that_began_before_data_was_removed_is_repeated(history: SparkLake, redis: Redis) -> None:
-    base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
-    open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
-    slow = Attempt(history.run("slow", NOW_MS))
-    slow.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
+    slow = Attempt.on_main(history.run("slow", NOW_MS))
+    open_run(history.catalog, "slow", slow.base[SEGMENTS.name], at(NOW_MS))
+    slow.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"))
     collect(history, keep_data_because="this is about the entries")
     assert len(history.rows(DATA)) == 4
-    with pytest.raises(ConcurrentPublish, match="slow"):
+    with pytest.raises(Overtaken, match="slow"):
         publish(history.catalog, "slow")
 
 
@@ -216,18 +214,19 @@ def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> 
         ended |= {e.key for e in late}
         home.append(IDS, [row_of(entry) for entry in new])
         home.append(OUTCOMES, [outcome_of(entry) for entry in late + strays])
-        rows = Rows(Attempt(home.run("gc", NOW_MS)), cut=cut)
+        attempt = Attempt.on_main(home.run("gc", NOW_MS))
+        rows = Rows(attempt, cut=cut)
         expiring = overdue(entries, ended, cut=cut)
         found_overdue = rows.overdue().persist()
         assert {(r["vin"], r["seq"]) for r in found_overdue.collect()} == {e.key for e in expiring}
         ended_later = ended | {e.key for e in expiring}
-        found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES), and_overdue=True).collect()}
+        found = {r["data_id"] for r in rows.unneeded(attempt.main(OUTCOMES), and_overdue=True).collect()}
         assert found == unneeded_data(last_seen, entries, ended_later, cut=cut)
-        found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES)).collect()}
+        found = {r["data_id"] for r in rows.unneeded(attempt.main(OUTCOMES)).collect()}
         assert found == unneeded_data(last_seen, entries, ended, cut=cut)
         assert found < set(last_seen)
         assert rows.remember(found_overdue) == len({e.accepted_at.date() for e in expiring})
-    known = days_over(home.catalog, rows.base)
+    known = days_over(home.catalog, attempt.base)
     assert known
     assert not known.keys() & {e.accepted_at.date() for e in expiring}
 
@@ -260,10 +259,11 @@ def test_the_cache_of_settled_days_survives_ingest_and_compaction(history: Spark
 
 
 def test_a_collection_reads_its_own_snapshots_despite_newer_commits(history: SparkLake, redis: Redis) -> None:
-    rows = Rows(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
+    attempt = Attempt.on_main(history.run("gc", NOW_MS))
+    rows = Rows(attempt, cut=at(NOW_MS - 30 * DAY_MS))
     history.append(OUTCOMES, [outcome_of(Entry("V1", seq_at(4), "old", at(4)))])
     add_entry(history, 7, "V4", "old")
     found = rows.overdue()
     assert [row["vin"] for row in found.collect()] == ["V1"]
     assert rows.remember(found) == 1
-    assert days_over(history.catalog, rows.base) == {}
+    assert days_over(history.catalog, attempt.base) == {}

@@ -15,7 +15,7 @@ from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES, XRAY_STATUS
 from manifold.lake.catalog import ensure_tables, make_signal_tables
 from manifold.lake.payloads import read_payloads
-from pipelines.ingest.chunks import ingest_and_audit
+from pipelines.ingest.backlog import ingest_and_audit
 from pipelines.ingest.publish import publish
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, duplicate, outcome, seq_at, trigger

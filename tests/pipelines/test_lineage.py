@@ -11,9 +11,9 @@ from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.lineage import settle
 from manifold.settings import load_settings
-from pipelines.ingest import chunks, lineage, transforms
+from pipelines.ingest import backlog, lineage, write_triggers
 from pipelines.ingest.audit import AuditFailed
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, outcome, trigger
@@ -87,7 +87,7 @@ def test_archive_tables_and_report_of_a_run_are_linked(spark_lake: SparkLake, tm
 @pytest.fixture
 def recorded(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> SparkLake:
     """A lake whose archive is ingested without Spark and without a report."""
-    monkeypatch.setattr(chunks, "ingest_and_audit", ingest_and_audit)
+    monkeypatch.setattr(backlog, "ingest_and_audit", ingest_and_audit)
     record(spark_lake)
     return spark_lake
 
@@ -106,11 +106,11 @@ def test_an_endpoint_receives_each_event(recorded: SparkLake) -> None:
 def test_a_held_back_run_has_failed_and_names_its_broken_rules(
     spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, right = tmp_path / "events.jsonl", transforms.ids_rows
+    file, right = tmp_path / "events.jsonl", write_triggers.ids_rows
     tell_at(spark_lake, f"file://{file}")
     spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
     with monkeypatch.context() as patched:
-        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+        patched.setattr(write_triggers, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         with pytest.raises(AuditFailed) as held_back:
             ingest_audit_publish(spark_lake.run("run", 10))
     told = told_in(file)

@@ -17,7 +17,7 @@ from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column
 from manifold.lake.catalog import ensure_tables, open_catalog, where
 from manifold.lake.reads import read_trigger
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.maintenance.compact_discover import discover
 from pipelines.maintenance.compact_plan import CompactionPolicy
@@ -153,7 +153,7 @@ def test_a_run_that_began_before_a_step_is_repeated(lake: Lake, catalog: Catalog
     assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # has opened and is about to commit
     next_release(IDS, RenameColumn("vehicle", "applied", "expressed"))
     migrate(catalog)
-    with pytest.raises(ConcurrentPublish):
+    with pytest.raises(Overtaken):
         publish(catalog, "slow")
     slow.kill()
 

@@ -17,7 +17,7 @@ from manifold.contracts.names import Owner
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
-from pipelines.ingest import chunks, run_all
+from pipelines.ingest import backlog, run_all
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, seq_at, trigger
@@ -58,7 +58,7 @@ def test_offenders_are_quarantined_and_the_rest_is_published(spark_lake: SparkLa
     spark_lake.write(Stream.DATA, [data(4, "d1", b"x"), data(5, "bad-1", b"y")])
     spark_lake.write(Stream.OUTCOME, [outcome(6, "V1", 1), outcome(7, "BAD", 2), outcome(8, "V3", 3)])
     file = spark_lake.write(Stream.TRIGGER, [trigger(9, ["V9"])], node=7)
-    chunks.ingest_audit_publish(spark_lake.run("run", 10))
+    backlog.ingest_audit_publish(spark_lake.run("run", 10))
 
     assert spark_lake.rows(IDS, "vin") == ["V1", "V3"]
     assert spark_lake.rows(DATA, "data_id") == spark_lake.rows(META, "data_id") == ["d1"]

@@ -20,9 +20,9 @@ from manifold.lake.commits import MAIN, append_nothing, append_rows
 from pipelines.erasure.files import expire
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import erase_texts
-from pipelines.ingest import chunks
-from pipelines.ingest.audit_result import append_audit_result
-from pipelines.ingest.branches import BEGAN, RUN_ID, ConcurrentPublish, branch_of, drop_branches, head_of, properties_of
+from pipelines.ingest import backlog
+from pipelines.ingest.audit import append_audit_result
+from pipelines.ingest.branches import BEGAN, RUN_ID, Overtaken, branch_of, drop_branches, head_of, properties_of
 from pipelines.ingest.maintenance_run import MaintenanceRun
 from pipelines.ingest.publish import committed_runs, finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
@@ -31,7 +31,7 @@ from pipelines.maintenance.rollback import rollback
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
-from tests.pipelines.plain import PlainRun, compact, ingest, read, without_spark, write
+from tests.pipelines.plain import compact, ingest, read, without_spark, write
 from tests.pipelines.stepping import Player
 
 VIN = "WVWZZZ1JZXW000001"
@@ -132,7 +132,7 @@ def test_a_job_whose_run_is_closed_before_it_counts_does_not_take_it_for_publish
         job.go(1)
     job.go(1)  # it has seen what it has written, and is about to publish
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         job.go()
 
 
@@ -148,7 +148,7 @@ def test_a_job_whose_run_is_closed_while_it_writes_leaves_no_branch(one_run: Lak
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
     job.go(1)  # the branch
     drop_branches(open_catalog(one_run.settings), branch_of(runs[0].run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         job.go()
     assert branches(one_run) == []
 
@@ -158,7 +158,7 @@ def test_a_job_whose_run_is_closed_before_it_writes_is_told_to_repeat_it(one_run
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "work", base, at(5))
     drop_branches(catalog, branch_of(run.run_id))
-    with pytest.raises(ConcurrentPublish, match="another job has closed run work_"):
+    with pytest.raises(Overtaken, match="another job has closed run work_"):
         run.change(IDS, partial(append_nothing, catalog, IDS))
     assert branches(one_run) == []
 
@@ -170,7 +170,7 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
     def closed_the_first_time(run: Run) -> tuple[Ingested, None]:
         todo = begin(run)
         assert todo is not None
-        write(PlainRun(catalog, one_run.settings, run.run_id, run.now), todo)
+        write(run, todo)
         head = head_of(catalog, SEGMENTS, run.run_id)
         assert head is not None
         append_audit_result(catalog, head, QUALITY.arrow_schema.empty_table())  # it breaks no rule
@@ -179,8 +179,8 @@ def test_an_ingest_whose_run_is_closed_before_it_counts_does_it_again(one_run: L
             drop_branches(catalog, branch_of(run.run_id))  # as an erasure does that has waited for it in vain
         return Ingested(run.run_id, len(todo.segments)), None
 
-    monkeypatch.setattr(chunks, "ingest_and_audit", closed_the_first_time)
-    chunks.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
+    monkeypatch.setattr(backlog, "ingest_and_audit", closed_the_first_time)
+    backlog.ingest_audit_publish(without_spark(catalog, one_run.settings, "run", at(9)))
     assert closed == ["run"]
     assert vehicles(one_run) == ["V1", "V2"]
 
@@ -252,7 +252,7 @@ def test_of_two_processes_that_begin_one_run_at_once_only_one_continues(one_run:
 
 
 def test_a_text_is_emptied_although_rows_are_appended_meanwhile(one_run: Lake) -> None:
-    """Each run appends its verdict to a table in which an erasure empties texts."""
+    """Each run appends its audit result to a table in which an erasure empties texts."""
     catalog = open_catalog(one_run.settings)
     append_rows(catalog, ACTIONS, note_about(VIN), {})
     named = Named(VIN, seq_at(9), lambda _, sealed: sealed)

@@ -13,10 +13,10 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from pipelines.ingest import chunks, quarantine_offenders
+from pipelines.ingest import backlog, quarantine_offenders
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
-from pipelines.ingest.planning import Exclusions
+from pipelines.ingest.planning import Offenders
 from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
@@ -74,16 +74,16 @@ def a_run(settings: Settings) -> Run:
     ],
 )
 def test_the_messages_behind_a_row_are_found(settings: Settings, table: Table, key: tuple[Any, ...], behind: list[int]) -> None:
-    found = quarantine_offenders.offenders(a_run(settings), failed({table.name: [key]}))
+    found = quarantine_offenders.offenders_of(a_run(settings), failed({table.name: [key]}))
 
     why = f"set aside by the audit: {table.name}: is_not_bad (the reason)"
-    assert found == Exclusions({seq_at(ms): why for ms in behind})
+    assert found == Offenders({seq_at(ms): why for ms in behind})
 
 
 def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -> None:
-    found = quarantine_offenders.offenders(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
+    found = quarantine_offenders.offenders_of(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
 
-    assert found == Exclusions(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
+    assert found == Offenders(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
 
 def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
@@ -100,12 +100,12 @@ class Lake:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, messages: int, *rounds: Mapping[str, list[Any]]) -> None:
         self.messages, self.rounds = messages, list(rounds)
-        self.asides: list[Exclusions] = []
+        self.asides: list[Offenders] = []
         self.instants: list[Any] = []
-        monkeypatch.setattr(chunks, "ingest", self.ingest)
-        monkeypatch.setattr(chunks, "audit_run", self.audit)
+        monkeypatch.setattr(backlog, "ingest", self.ingest)
+        monkeypatch.setattr(backlog, "audit_run", self.audit)
 
-    def ingest(self, run: Run, aside: Exclusions) -> Ingested:
+    def ingest(self, run: Run, aside: Offenders) -> Ingested:
         self.asides.append(aside)
         self.instants.append(run.now)
         return Ingested(RUN, read={"trigger": self.messages})
@@ -117,7 +117,7 @@ class Lake:
         return Audit(RUN, True, (), (), {}, "report")
 
     def run(self, settings: Settings) -> tuple[Ingested, Audit | None]:
-        return chunks.ingest_and_audit(a_run(settings))
+        return backlog.ingest_and_audit(a_run(settings))
 
 
 def test_the_run_is_rewritten_without_offenders_until_it_passes(
@@ -159,7 +159,7 @@ def test_an_ineffective_rewrite_is_not_repeated(settings: Settings, monkeypatch:
     lake = Lake(monkeypatch, 1000, *[{IDS.name: [(seq,)]} for seq in range(9)])
     with pytest.raises(AuditFailed):
         lake.run(settings)
-    assert len(lake.asides) == chunks.MAX_AUDIT_ROUNDS
+    assert len(lake.asides) == backlog.MAX_AUDIT_ROUNDS
 
     lake = Lake(monkeypatch, 1000, {IDS.name: []})
     with pytest.raises(AuditFailed):

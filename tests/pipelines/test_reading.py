@@ -18,6 +18,6 @@ def test_lists_larger_than_a_task_limit_reach_the_workers(spark_lake: SparkLake)
     path = spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"])])
     aside = dict.fromkeys(range(MANY), "other") | {seq_at(2): "set aside"}
     segments = [Segment(path, Stream.TRIGGER, 100, at(0))]
-    source = Source(spark_lake.run("run").archive, segments, {}, {}, LIMITS, excluded=aside)
+    source = Source(spark_lake.run("run").archive, segments, {}, {}, LIMITS, offenders=aside)
     rows = read_and_parse(source, spark_lake.spark, parsing.triggers, parsing.TRIGGERS).select("seq", "reason").collect()
     assert {row["seq"]: row["reason"] for row in rows} == {seq_at(1): None, seq_at(2): "set aside"}

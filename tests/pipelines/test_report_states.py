@@ -12,8 +12,8 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, open_reports, run_page
-from pipelines.ingest import chunks, transforms
-from pipelines.ingest.chunks import ingest_and_audit
+from pipelines.ingest import backlog, write_triggers
+from pipelines.ingest.backlog import ingest_and_audit
 from pipelines.ingest.trends import draw_trends
 from pipelines.stages import ingest as stages
 from tests.pipelines.conftest import SparkLake
@@ -52,7 +52,7 @@ def in_charts(lake: SparkLake, *run_ids: str) -> list[str]:
 
 
 def ingest(lake: SparkLake, run_id: str, ms: int) -> None:
-    chunks.ingest_audit_publish(lake.run(run_id, ms))
+    backlog.ingest_audit_publish(lake.run(run_id, ms))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def after_audit(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], 
                 waiting.pop()()
             return done
 
-        monkeypatch.setattr(chunks, "ingest_and_audit", judge_then_wait)
+        monkeypatch.setattr(backlog, "ingest_and_audit", judge_then_wait)
 
     return interpose
 
@@ -136,10 +136,10 @@ def test_a_run_that_breaks_a_rule_is_held_back_and_the_newest_published_is_shown
 ) -> None:
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(spark_lake, "good", BEFORE)
-    right = transforms.ids_rows
+    right = write_triggers.ids_rows
     spark_lake.write(Stream.TRIGGER, [trigger(9000 + ms, [f"V{ms}"]) for ms in range(20)])
     with monkeypatch.context() as patched:
-        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+        patched.setattr(write_triggers, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         bad = ingest_stages(spark_lake, "bad")
     with pytest.raises(Permanent, match="held back"):
         stages.audit.run(spark_lake.settings, bad)
@@ -175,7 +175,7 @@ def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunks, "settle_reports", killed)
+        patched.setattr(backlog, "settle_reports", killed)
         with pytest.raises(KeyboardInterrupt):
             ingest(spark_lake, "killed", BEFORE)
     assert [run["state"] for run in kept_runs(open_reports(spark_lake.settings))] == ["not decided"]

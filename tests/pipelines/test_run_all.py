@@ -6,7 +6,7 @@ from manifold.archive.flush import flush
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.settings import Settings
-from pipelines.ingest import transforms
+from pipelines.ingest import write_triggers
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.write import ingest
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 def test_a_run_that_breaks_a_rule_stays_off_main_and_names_the_rows(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = transforms.ids_rows
+    right = write_triggers.ids_rows
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     with monkeypatch.context() as patched:
-        patched.setattr(transforms, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
+        patched.setattr(write_triggers, "ids_rows", lambda triggers: right(triggers).unionAll(right(triggers)))
         ingest(spark_lake.run("run", 10))
     with pytest.raises(AuditFailed, match=r"(?s)sdv_fanout_ids.*V1"):
         audit_run(spark_lake.run("run", 10))

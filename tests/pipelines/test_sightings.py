@@ -14,10 +14,10 @@ from manifold.history.from_lake import Lake as History
 from manifold.lake import sightings
 from manifold.lake.payloads import read_payloads
 from manifold.settings import Settings
-from pipelines.ingest import transforms
+from pipelines.ingest import write_payloads
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import ConcurrentPublish
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance import sightings_compact
@@ -37,7 +37,7 @@ def test_spark_folds_rows_as_readers_do(spark_lake: SparkLake, seed: int) -> Non
         return {"data_id": chance.choice("abcd"), **times, "times_seen": chance.randrange(1, 4), "sha1": chance.choice("01")}
 
     rows = pa.Table.from_pylist([row() for _ in range(40)], schema=META.arrow_schema)
-    by_spark = transforms.folded(spark_lake.spark.createDataFrame(rows)).toArrow()
+    by_spark = write_payloads.folded(spark_lake.spark.createDataFrame(rows)).toArrow()
     assert by_spark.column_names == META.arrow_schema.names
     assert in_order(by_spark) == in_order(sightings.folded(rows))
 
@@ -121,7 +121,7 @@ def test_an_ingest_that_compaction_overtakes_counts_once(seen: SparkLake) -> Non
     seen.write(Stream.DATA, [data(50, "d1", b"one")])
     ingest(seen.run("open", 60))
     compact(seen.spark, seen.catalog, settings_of(seen), now=at(60))
-    with pytest.raises(ConcurrentPublish):
+    with pytest.raises(Overtaken):
         publish(seen.catalog, "open")
     seen.ingest("open", ms=61)
     assert seen.seen("data_id", "times_seen") == [("d1", 5), ("d2", 1)]

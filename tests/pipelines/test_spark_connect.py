@@ -29,7 +29,7 @@ from tests.pipelines import plain
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.connect import NOT_DONE, ConnectServer, client, connect_server
 from tests.pipelines.golden.archive import HOUR, write_first, write_second
-from tests.pipelines.golden.published import published, read, verdicts, write
+from tests.pipelines.golden.published import audit_results, published, read, write
 from tests.pipelines.golden.test_golden import GOLDEN
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, data, ecq_ack, ecq_write, outcome, seq_at, trigger
@@ -73,7 +73,7 @@ def test_a_run_on_a_server_gives_the_golden_rows(
     with client("golden", log, **own, redis_url=f"redis://127.0.0.1:{redis_server.port}/7") as running:
         assert running.wait(BOUND_S) == 0, log.read_text()
 
-    found = published(spark_lake, door.keys) | {"quality_results": verdicts(spark_lake)}
+    found = published(spark_lake, door.keys) | {"quality_results": audit_results(spark_lake)}
     write(found, tmp_path / "found")
     assert read(tmp_path / "found") == read(GOLDEN), f"see {tmp_path / 'found'}"
     here = Settings(**settings.model_dump(exclude={"redis_url"}), redis_url=f"redis://127.0.0.1:{redis_server.port}/8")

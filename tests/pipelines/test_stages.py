@@ -5,8 +5,14 @@ import sys
 
 import pytest
 
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import IDS
+from manifold.lake.catalog import open_catalog
 from pipelines import cli
-from tests.support.servers import ROOT
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, trigger
+from tests.pipelines.plain import ingest_and_audit, read, without_spark
+from tests.support.servers import ROOT, free_port
 
 PER_STAGE = {
     "discover": "--dry-run --from --no-flush --recent --run-id --to",
@@ -74,3 +80,27 @@ def test_stages_alone_import_neither_lake_nor_spark() -> None:
     loaded = loaded_by("from pipelines.stages import campaigns, ingest, maintenance")
 
     assert not loaded & {*HEAVY, "pyiceberg", "redis", "sqlalchemy"}
+
+
+AUDIT_AND_PUBLISH = """
+from pipelines import cli
+from pipelines.ingest import trends
+
+trends.draw_trends = lambda *_, **__: None  # it draws, and so loads all, after the run is published
+for stage in ("audit", "publish"):
+    assert cli.main([stage, "--run-id", "run"]) == cli.DONE
+"""
+
+
+def test_a_run_that_passed_its_audit_is_published_without_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    ingest_and_audit(without_spark(catalog, lake.settings, "run", at(0)))
+    monkeypatch.setenv("MANIFOLD_HOME", str(lake.settings.home))
+    monkeypatch.setenv("MANIFOLD_REDIS_PORT", str(free_port()))  # no Redis: populate must follow
+
+    loaded = loaded_by(AUDIT_AND_PUBLISH)
+
+    assert not loaded & {"pyspark", "great_expectations"}
+    assert [row["vin"] for row in read(catalog, IDS)] == ["V1"]

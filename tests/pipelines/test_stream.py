@@ -16,7 +16,7 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from manifold.queues import Policy
 from manifold.queues._ecq_loader import EcqLoader
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.maintenance import ledger_pack
 from pipelines.maintenance.compact import compact
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of

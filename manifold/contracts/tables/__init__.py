@@ -3,7 +3,7 @@
 from manifold.contracts.tables.campaigns import CAMPAIGN_ANSWERS, CAMPAIGN_EVENTS, CAMPAIGN_LIST, CAMPAIGN_TARGETS, CAMPAIGNS
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
-from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
+from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS, RuleOutcome, Severity
 from manifold.contracts.tables.table import (
     COMMON_PROPERTIES,
     FEW_MANIFESTS,
@@ -66,6 +66,8 @@ __all__ = [
     "XRAY_RAW",
     "XRAY_STATUS",
     "Column",
+    "RuleOutcome",
+    "Severity",
     "StateKind",
     "Table",
 ]

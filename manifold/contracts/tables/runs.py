@@ -1,5 +1,7 @@
 """Tables about the lake itself: quarantined messages, ingested segments, audit results, operator actions, erasures."""
 
+from enum import StrEnum
+
 from manifold.contracts.tables.table import FEW_MANIFESTS, Table, columns
 
 QUARANTINE = Table(
@@ -36,6 +38,21 @@ SEGMENTS = Table(
     day_of="began_at",
     properties=FEW_MANIFESTS,
 )
+
+
+class Severity(StrEnum):
+    """The severity of a rule in `quality_results`: whether a run that breaks the rule may be published."""
+
+    ERROR = "error"  # the rows would break a guarantee of the table, so the run is not published
+    WARNING = "warning"  # the run is published; somebody should look into the cause
+
+
+class RuleOutcome(StrEnum):
+    """The outcome of a rule in `quality_results`: whether the rows of the run keep it."""
+
+    PASSED = "passed"
+    BROKEN = "broken"
+
 
 QUALITY = Table(
     "quality_results",

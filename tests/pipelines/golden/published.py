@@ -26,7 +26,7 @@ def published(lake: SparkLake, keys: DayKeys) -> dict[str, Rows]:
     return {table.name: _rows(lake, keys, table) for table in EVERY_RUN_TABLE}
 
 
-def verdicts(lake: SparkLake) -> Rows:
+def audit_results(lake: SparkLake) -> Rows:
     """The last result of each rule of each table: how many rows were audited, and how many break it."""
     found = _read(lake, QUALITY)
     last = max(row["at"] for row in found)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.ingest.audit import audit_run
-from pipelines.ingest.chunks import ingest_audit_publish
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.golden.archive import HOUR, SEALED, write_first, write_second
-from tests.pipelines.golden.published import published, read, verdicts, write
+from tests.pipelines.golden.published import audit_results, published, read, write
 from tests.pipelines.makers import at
 from tests.pipelines.signal_makers import Door
 
@@ -33,7 +33,7 @@ def test_one_run_gives_the_golden_rows(spark_lake: SparkLake, door: Door, tmp_pa
     assert spark_lake.settings.reports_folder in report
     assert warnings >= 1  # some VINs are invalid by ISO 3779
     assert audit_run(run) is None, "it is published"
-    found = published(spark_lake, door.keys) | {"quality_results": verdicts(spark_lake)}
+    found = published(spark_lake, door.keys) | {"quality_results": audit_results(spark_lake)}
     write(found, tmp_path / "found")
     assert read(tmp_path / "found") == read(GOLDEN), f"see {tmp_path / 'found'}"
     assert check(spark_lake.catalog, spark_lake.settings, now=at(2 * HOUR)).troubles == {}

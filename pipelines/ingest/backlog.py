@@ -1,4 +1,4 @@
-"""Ingests new segments in chunks of bounded size, oldest first. Each chunk is a run that is written, audited and published."""
+"""Ingests new segments in runs of bounded size, oldest first. Each run is written, audited and published before the next."""
 
 import hashlib
 import sys
@@ -15,21 +15,23 @@ from expectations import Audit
 from manifold.archive.segment import Segment
 from manifold.lake.catalog import ensure_tables
 from manifold.lake.grouping import grouped
-from pipelines.ingest.audit import AuditFailed, audit_run
-from pipelines.ingest.audit_result import may_be_published
-from pipelines.ingest.branches import ConcurrentPublish
+from pipelines.ingest.audit import AuditFailed, audit_run, may_be_published
+from pipelines.ingest.branches import Overtaken
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.lineage import emit_held_back, emit_lineage
-from pipelines.ingest.planning import Exclusions
+from pipelines.ingest.planning import Offenders
 from pipelines.ingest.publish import finish_committed_runs, is_published, publish
-from pipelines.ingest.quarantine_offenders import offenders, send_alert
+from pipelines.ingest.quarantine_offenders import offenders_of, send_alert
 from pipelines.ingest.report_states import settle_reports
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest, written_result
 
 OPEN_COST_BYTES = 64 << 10  # a smaller segment counts as this many bytes: opening it takes as long as reading them
-MAX_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
-MAX_AUDIT_ROUNDS = 4  # audits of a run; excluding the offenders may reveal another broken rule
+MAX_PUBLISH_ATTEMPTS = 20  # attempts at a run; when several runs compete, only one is published and the others start again
+MAX_PUBLISH_WAIT_S = 2  # longest wait between two attempts; it is random, so that competing runs part
+MAX_AUDIT_ROUNDS = 4  # audits in one attempt; without the offenders of a round, the run may break another rule
+# Between the instants of two rounds, which distinguish the rounds in `quality_results`.
+AUDIT_ROUND_STEP = timedelta(milliseconds=1)
 # A run with more offenders than both limits is held back.
 MAX_OFFENDERS = 10  # messages and files
 MAX_OFFENDER_SHARE = 0.1  # share of the run's messages
@@ -39,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Totals over all published chunks, and the address of the last chunk's report."""
+    """Totals over all published runs, and the address of the last run's report."""
 
     ingested: Ingested
     report: str | None = None
@@ -47,22 +49,15 @@ class Published:
     runs: list[str] = field(default_factory=list)  # ids of the published runs
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The segments of one run. With `is_last`, it is the run whose id the caller knows."""
+def ingest_in_runs(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
+    """Ingest all new segments in runs of at most `ingest_max_bytes`; publish each run before the next begins.
 
-    run_id: str
-    segments: list[Segment]
-    is_last: bool
-
-
-def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
-    """Ingest all new segments in chunks of at most `ingest_max_bytes`; publish each chunk before the next begins.
+    The last run has the run id of `run`; `runs_of` explains the ids of the others.
 
     Raises:
-        AuditFailed: a chunk breaks a rule. Earlier chunks are published; this chunk and later ones are not.
-        Retryable: other runs were published first in every attempt at a chunk, another process works at the same run, or a
-            service is unavailable. Earlier chunks stay published, and the next run continues with the remaining segments.
+        AuditFailed: a run breaks a rule. Earlier runs are published; this run and later ones are not.
+        Retryable: other runs were published first in every attempt at one, another process works at the same run, or a
+            service is unavailable. Earlier runs stay published, and the next call continues with the remaining segments.
     """
     done, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
@@ -72,12 +67,12 @@ def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: Non
 
 
 def ingest_to_branches(run: Run) -> Ingested:
-    """Publish every chunk except the last; write the last chunk to its branches, audit it, and return its counts.
+    """Publish every run except the last; write the last run to its branches, audit it, and return its counts.
 
-    If the last chunk fails its audit, no error is raised: the stage `audit` reports the failure and holds the rows back.
+    If the last run fails its audit, no error is raised: the stage `audit` reports the failure and holds the rows back.
 
     Raises:
-        AuditFailed, Retryable: an earlier chunk failed; see `ingest_in_chunks`.
+        AuditFailed, Retryable: an earlier run failed; see `ingest_in_runs`.
     """
     _, last = ingest_before_last(run)
     try:
@@ -88,13 +83,13 @@ def ingest_to_branches(run: Run) -> Ingested:
 
 
 def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
-    """Publish every chunk except the last; return the totals, and the run for the last chunk.
+    """Publish every run except the last; return the totals, and the last run, which is still to be ingested.
 
-    If the run is already committed, it was started again: all segments that are new since then are published here, in chunks
-    with their own run ids, and the returned run has no segments.
+    If `run` is already committed, it was started again: all segments that are new since then are published here, in runs with
+    ids of their own, and the returned run has no segments.
 
     Raises:
-        AuditFailed, Retryable: see `ingest_in_chunks`.
+        AuditFailed, Retryable: see `ingest_in_runs`.
     """
     ensure_tables(run.catalog)
     finish_committed_runs(run.catalog)
@@ -102,29 +97,28 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
     done = Published(Ingested(run.run_id))
     was_published = is_published(run.catalog, run.run_id, run.now)
     new = new_segments(run.catalog, run.archive, run.part)
-    for chunk in runs_of(new, run.settings.ingest_max_bytes, run.run_id, was_published=was_published):
-        if chunk.is_last:
-            return done, replace(run, now=now, part=chunk.segments)
-        chunk_run = replace(run, run_id=chunk.run_id, now=now, part=chunk.segments)
-        written, report, warnings = ingest_audit_publish(chunk_run)
-        log.info("chunk published; more to follow", run_id=chunk.run_id, segments=written.segments)
-        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, chunk.run_id])
-        # With the first chunk's time, a late chunk would seem a day old, and would be dropped as abandoned.
+    for run_id, segments in runs_of(new, run.settings.ingest_max_bytes, run.run_id, was_published=was_published):
+        if run_id == run.run_id:
+            return done, replace(run, now=now, part=segments)
+        written, report, warnings = ingest_audit_publish(replace(run, run_id=run_id, now=now, part=segments))
+        log.info("run published; more to follow", run_id=run_id, segments=written.segments)
+        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, run_id])
+        # With the first run's time, a late run would seem a day old, and would be dropped as abandoned.
         now = run.now + timedelta(seconds=time.monotonic() - started)
         after_each()
     return done, replace(run, now=now, part=[])
 
 
 def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
-    """Ingest, audit and publish one run; start it again, at most `MAX_ATTEMPTS` times, while other runs are published first.
+    """Ingest, audit and publish one run; start it again while other runs are published first (`MAX_PUBLISH_ATTEMPTS`).
 
     Returns the run's counts, the address of its report (None if nothing was audited), and the number of its warnings.
     """
     ensure_tables(run.catalog)
     tries = Retrying(
-        retry=retry_if_exception_type(ConcurrentPublish),
-        stop=stop_after_attempt(MAX_ATTEMPTS),
-        wait=wait_random(0, 2),
+        retry=retry_if_exception_type(Overtaken),
+        stop=stop_after_attempt(MAX_PUBLISH_ATTEMPTS),
+        wait=wait_random(0, MAX_PUBLISH_WAIT_S),
         before_sleep=lambda state: log.info(
             "another run was published first; retrying", run_id=run.run_id, tries=state.attempt_number
         ),
@@ -155,51 +149,50 @@ def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
     Raises:
         AuditFailed: the run breaks rules, and the offending messages are too many or cannot be identified.
     """
-    exclusions = Exclusions()
+    offenders = Offenders()
     for round_number in range(MAX_AUDIT_ROUNDS):
-        # Each round has its own instant, which distinguishes the rounds in `quality_results`.
-        round_run = replace(run, now=run.now + timedelta(milliseconds=round_number))
-        written = ingest(round_run, exclusions)
+        round_run = replace(run, now=run.now + round_number * AUDIT_ROUND_STEP)
+        written = ingest(round_run, offenders)
         try:
             audit = audit_run(round_run)
         except AuditFailed as exc:
-            extended = exclusions | offenders(run, exc.result)
+            extended = offenders | offenders_of(run, exc.result)
             is_last_round = round_number + 1 == MAX_AUDIT_ROUNDS
-            has_no_new_offender = len(extended) == len(exclusions)
+            has_no_new_offender = len(extended) == len(offenders)
             has_too_many = len(extended) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
             if is_last_round or has_no_new_offender or has_too_many:
                 emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
-            exclusions = extended
-            log.warning(
-                "run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(exclusions)
-            )
+            offenders = extended
+            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(offenders))
         else:
-            if exclusions:
-                send_alert(run.settings, run.run_id, exclusions)
+            if offenders:
+                send_alert(run.settings, run.run_id, offenders)
             return written, audit
     raise AssertionError("the last round returns or raises")
 
 
-def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
+def groups_of(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
     """Group the segments, in order, into lists of at most `max_bytes`. A larger segment is a list of its own."""
     return grouped(segments, lambda segment: max(segment.size, OPEN_COST_BYTES), max_bytes)
 
 
-def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, was_published: bool = False) -> Iterator[Chunk]:
-    """Yield the chunks with their run ids. The last chunk gets `run_id` itself, which the caller awaits.
+def runs_of(
+    segments: Iterable[Segment], max_bytes: int, run_id: str, *, was_published: bool = False
+) -> Iterator[tuple[str, list[Segment]]]:
+    """Divide the segments into runs; yield the id and the segments of each.
 
-    The ids of earlier chunks derive from their segments, so that an interrupted run finds the chunk that it had begun. With
-    `was_published`, `run_id` is already committed and takes no more segments, so every chunk gets a derived id.
+    The last run gets `run_id` itself, because the caller awaits that run. The ids of earlier runs derive from their segments, so
+    that an interrupted ingest finds the run that it had begun. With `was_published`, `run_id` is already committed and takes no
+    more segments, so every run gets a derived id.
     """
-    pending: list[Segment] | None = None  # the previous chunk; whether it is the last is not known yet
-    for chunk in in_chunks(segments, max_bytes):
+    pending: list[Segment] | None = None  # the previous group; whether it is the last is not known yet
+    for group in groups_of(segments, max_bytes):
         if pending is not None:
-            yield Chunk(_derived_run_id(run_id, pending), pending, is_last=False)
-        pending = chunk
+            yield _derived_run_id(run_id, pending), pending
+        pending = group
     if pending is not None:
-        last_run_id = _derived_run_id(run_id, pending) if was_published else run_id
-        yield Chunk(last_run_id, pending, is_last=not was_published)
+        yield _derived_run_id(run_id, pending) if was_published else run_id, pending
 
 
 def _derived_run_id(run_id: str, segments: list[Segment]) -> str:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, META, QUARANTINE
-from pipelines.ingest import transforms, write
+from pipelines.ingest import write_payloads
 from pipelines.ingest.audit import AuditFailed, audit_run
-from pipelines.ingest.chunks import ingest_audit_publish
-from pipelines.ingest.payload_days import MAX_SPANS, spans_of
+from pipelines.ingest.audit_references import MAX_SPANS, spans_of
+from pipelines.ingest.backlog import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.makers import at, data, trigger
@@ -106,18 +106,18 @@ def test_payloads_repeated_late_and_out_of_order_break_nothing(old: SparkLake) -
 
 def nothing_is_known(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
     """Make ingest find no payload in the lake."""
-    right = write._known_data
-    patched.setattr(write, "_known_data", lambda *given: right(*given).limit(0))
+    right = write_payloads._known_data
+    patched.setattr(write_payloads, "_known_data", lambda *given: right(*given).limit(0))
 
 
 def payloads_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right = transforms.data_rows
-    patched.setattr(transforms, "data_rows", lambda *given: right(*given).limit(0))
+    right = write_payloads.data_rows
+    patched.setattr(write_payloads, "data_rows", lambda *given: right(*given).limit(0))
 
 
 def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
-    right = transforms.sightings_of
-    patched.setattr(transforms, "sightings_of", lambda *given: right(*given).where("data_id = 'm'"))
+    right = write_payloads.sightings_of
+    patched.setattr(write_payloads, "sightings_of", lambda *given: right(*given).where("data_id = 'm'"))
 
 
 @pytest.mark.parametrize(
