@@ -11,6 +11,7 @@ from manifold.console._output import FAILED, AsJson, handle_errors, out, print_j
 
 if TYPE_CHECKING:  # importing Spark takes a second, so the commands import the pipelines themselves
     from pipelines.maintenance.compact import TableResult
+    from pipelines.maintenance.garbage import Collected
     from pipelines.maintenance.garbage_run import Removal
     from pipelines.maintenance.verify import Verified
 
@@ -51,20 +52,8 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     if as_json:
         _print_result(result)
         return
-    removals_by_kind = {
-        "entries that expired": [result.expired],
-        "data": [result.data],
-        "messages of compacted queues": [result.messages],
-        "refused messages": [result.quarantine],
-        "history": [result.history, result.campaigns],
-        "segments of the archive": [result.segments],
-        "rows of segments that are gone": [result.ledger],
-        "snapshots": list(result.snapshots.values()),
-        "files that no snapshot knows": list(result.orphans.values()),
-    }
     title = "would be removed" if dry_run else "removed"
-    rows = [_removal_row(kind, removals) for kind, removals in removals_by_kind.items()]
-    out.print(table(title, ("what", "how many", "bytes", "for example", "note"), rows))
+    out.print(table(title, ("what", "how many", "bytes", "for example", "note"), removal_rows(result)))
 
 
 @handle_errors
@@ -102,6 +91,23 @@ def _compaction_row(name: str, result: "TableResult") -> tuple[object, ...]:
         result.seconds,
         note or "",
     )
+
+
+def removal_rows(result: "Collected") -> list[tuple[object, ...]]:
+    """The rows of `gc`'s table, one for each kind of removal."""
+    removals_by_kind = {
+        "entries that expired": [result.expired],
+        "data": [result.data],
+        "messages of compacted queues": [result.messages],
+        "signals": [result.signals],
+        "refused messages": [result.quarantine],
+        "history": [result.history, result.campaigns],
+        "segments of the archive": [result.segments],
+        "rows of segments that are gone": [result.ledger],
+        "snapshots": list(result.snapshots.values()),
+        "files that no snapshot knows": list(result.orphans.values()),
+    }
+    return [_removal_row(kind, removals) for kind, removals in removals_by_kind.items()]
 
 
 def _removal_row(kind: str, removals: Sequence["Removal"]) -> tuple[object, ...]:
