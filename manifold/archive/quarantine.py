@@ -95,7 +95,7 @@ def replay(
 
 def _refusal_reason(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
     """Why ingest would refuse the message; None if ingest would accept it."""
-    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
+    limits = parsing.Limits.of(settings)
     batches = parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits)
     reasons = [row["reason"] for batch in batches for row in batch.to_pylist()]
     reason: str | None = next((reason for reason in reasons if reason is not None), None)

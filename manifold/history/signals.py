@@ -112,7 +112,7 @@ def _from_archive(settings: Settings, ingested: set[str], device_id: str) -> Ite
     """Yield the valid signals of a device from segments whose paths are not in `ingested`."""
     topic = topic_of(Stream.XRAY_RAW, device_id)
     processing = Processing.of(settings)
-    limits = Limits(settings.max_ids, settings.max_data_bytes)
+    limits = Limits.of(settings)
 
     def is_of_device(messages: pa.Table) -> pa.ChunkedArray:
         return pc.equal(messages["topic"], topic)

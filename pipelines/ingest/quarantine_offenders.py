@@ -55,7 +55,7 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
     parsers, key_of = SOURCE_OF_ROWS[finding.table]
     bad_keys = set(finding.keys)
     archive = run.archive
-    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    limits = parsing.Limits.of(run.settings)
     for path, stream in segments_of(run.catalog, run.run_id):
         if stream not in parsers:
             continue

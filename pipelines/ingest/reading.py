@@ -71,7 +71,7 @@ class Source:
 
 def source_of(attempt: "Attempt", plan: "Plan", stream: Stream) -> Source:
     """The planned segments of one stream."""
-    limits = Limits(attempt.settings.max_ids, attempt.settings.max_data_bytes, attempt.settings.inline_encoding)
+    limits = Limits.of(attempt.settings)
     archive = Archive(attempt.settings.archive, attempt.settings.s3)
     return Source(archive, plan.segments_of(stream), plan.skips, plan.problems, limits, plan.nodes, plan.offenders)
 

@@ -62,7 +62,7 @@ class Comparison:
     def __init__(self, catalog: Catalog, settings: Settings, base: dict[str, int], now: datetime) -> None:
         self.archive = Archive(settings.archive, settings.s3)
         self._catalog, self._base = catalog, base
-        self._limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
+        self._limits = parsing.Limits.of(settings)
         queue_retention = timedelta(days=settings.ecq_retention_days)
         pending_retention = settings.ecq_pending_retention or queue_retention
         self._since = RequiredSince(

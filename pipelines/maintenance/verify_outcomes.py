@@ -45,7 +45,7 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
     finish_committed_runs(catalog)
     archive = Archive(settings.archive, settings.s3)
     segments = [segment for segment in new_segments(catalog, archive) if segment.stream is Stream.OUTCOME]
-    source = Source(archive, segments, {}, {}, parsing.Limits(settings.max_ids, settings.max_data_bytes))
+    source = Source(archive, segments, {}, {}, parsing.Limits.of(settings))
     not_in_lake = spark.createDataFrame(in_redis, ROWS)
     if not segments:
         return not_in_lake

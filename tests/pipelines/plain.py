@@ -276,7 +276,7 @@ def _outcomes(run: PlainRun, todo: Plan, outcomes: Rows) -> Rows:
 def _parsed(run: PlainRun, todo: Plan, stream: Stream) -> Rows:
     archive = Archive(run.settings.archive, run.settings.s3)
     parser = parsing.PARSERS[stream]
-    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    limits = parsing.Limits.of(run.settings)
     rows: Rows = []
     for segment in todo.segments_of(stream):
         skips: Sequence[int] = todo.skips.get(segment.path, ())

@@ -1,5 +1,6 @@
 """Which messages are quarantined when a run breaks rules, and when it is held back. No Spark: writing and audits are replaced."""
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from expectations import Audit, Finding, Severity
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.messages import sha1_hex
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
@@ -78,6 +80,16 @@ def test_the_messages_behind_a_row_are_found(settings: Settings, table: Table, k
 
     why = f"set aside by the audit: {table.name}: is_not_bad (the reason)"
     assert found == Offenders({seq_at(ms): why for ms in behind})
+
+
+def test_a_trigger_with_inline_data_as_text_is_found(settings: Settings) -> None:
+    """Without a recorder's header, the setting says how inline data is encoded."""
+    as_text = settings.model_copy(update={"inline_encoding": "text"})
+    data_id = sha1_hex(base64.b64encode(b"x"))
+
+    found = quarantine_offenders.offenders_of(a_run(as_text), failed({META.name: [(data_id,)]}))
+
+    assert list(found.messages) == [seq_at(2)]
 
 
 def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -> None:

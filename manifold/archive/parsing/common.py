@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from manifold.contracts.messages import Refused
 from manifold.contracts.tables import INSTANT
+from manifold.settings import Settings
 
 BYTES_PER_BATCH = 16 << 20
 BLANK = "refused; the archive gives a blank reason"
@@ -28,6 +29,11 @@ class Limits:
     max_ids: int
     max_data_bytes: int
     inline: str = "base64"  # default encoding of inline data, for triggers that no recorder has received
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The limits of the settings."""
+        return cls(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
 
 
 Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
