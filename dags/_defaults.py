@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
 from dags._alerts import late, tell_failed
-from dags._jobs import PIPELINES, DiscoverOperator, QualityReport, SparkJob, SubprocessOperator
+from dags._jobs import PIPELINES, BranchingOperator, QualityReport, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.settings import load_settings
 
@@ -62,9 +62,9 @@ def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:
     return SubprocessOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
-def discover_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
+def branching_job(job: str, *arguments: str, **task: Any) -> BranchingOperator:
     """The task that runs, without Spark, a stage whose result names the next tasks; the task skips all others downstream."""
-    return DiscoverOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
+    return BranchingOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
 def spark_job(job: str, *arguments: str, **task: Any) -> SparkJob:
@@ -89,10 +89,10 @@ def ingest_jobs(*selection: str) -> None:
     of the jobs that select segments, such as --from and --to.
     """
     flush, dry_run = "{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}"
-    discover = discover_job("discover", *selection, flush, dry_run)
+    discover = branching_job("discover", *selection, flush, dry_run)
     ingest = spark_job("ingest", *selection, "--no-flush", java_options=DRIVER_OPTIONS, outlets=[QUALITY_RESULTS])
     audit = plain_job("audit", links=[QualityReport()])
-    publish = discover_job("publish", outlets=PUBLISHED)
+    publish = branching_job("publish", outlets=PUBLISHED)
     populate = spark_job("populate", java_options=DRIVER_OPTIONS, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     discover >> ingest >> audit >> publish >> populate
     discover >> populate  # `discover` may skip all but `populate`: without new segments, the queues may still lag behind the lake

@@ -93,7 +93,7 @@ class SubprocessOperator(BaseOperator):
         self._hook.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
 
 
-class DiscoverOperator(SubprocessOperator, SkipMixin):
+class BranchingOperator(SubprocessOperator, SkipMixin):
     """Runs a stage whose result lists, as `next`, the ids of the tasks to run next; all other downstream tasks are skipped.
 
     If the list is empty, all downstream tasks are skipped, and the run succeeds.

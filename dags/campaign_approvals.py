@@ -22,7 +22,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 
-from dags._defaults import DAG_DEFAULTS, by_cron, discover_job, plain_job
+from dags._defaults import DAG_DEFAULTS, branching_job, by_cron, plain_job
 from manifold.settings import load_settings
 
 CAMPAIGN, WAVE = "--campaign={{ params['campaign'] }}", "--wave={{ '' if params['wave'] is none else params['wave'] }}"
@@ -49,7 +49,7 @@ with DAG(
     # Runs wait for people's decisions, so many are active at once, and none has a deadline.
     **DAG_DEFAULTS | by_cron(load_settings().campaign_approvals_schedule) | {"max_active_runs": 500, "deadline": None},
 ):
-    asks = discover_job("campaign_asks", CAMPAIGN, WAVE)
+    asks = branching_job("campaign_asks", CAMPAIGN, WAVE)
     ask = TriggerDagRunOperator.partial(task_id="ask", trigger_dag_id="campaign_approvals", skip_when_already_exists=True)
     asked: Any = asks.output  # a reference to the task's result, which Airflow resolves once the task has run
     ask.expand_kwargs(missing(asked))

@@ -1,15 +1,15 @@
 """### Take new archive segments into the lake, judge them, publish them.
 
 **Reads** the archive: segments that no run has ingested yet. **Writes** all Iceberg tables, the quality reports, and the
-queues. `discover` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that
-nobody reads, and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine;
-`audit` holds the run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the
-queues do not have. Each task's result (XCom) has its numbers.
+queues. `discover` finds what is new; if nothing is, the rest is skipped (but for `populate`, if the queues lag) and the run is
+green. `ingest` writes to branches that nobody reads, and judges what it wrote while Spark runs. Messages behind rows that break
+a rule are set aside in quarantine; `audit` holds the run back if they are too many for that; `publish` makes it count, all at
+once; `populate` offers what the queues do not have. Each task's result (XCom) has its numbers.
 
-**A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause leaves no hole.
-**Triggered by hand** it takes all that is new, or what lies between `from` and `to`. To backfill, trigger one run with both, or
-let Airflow make a run for each day, in `backfill_archives`: both give the same tables as running at the time. **Two runs at
-once** are safe: the one that publishes last does its work again.
+**A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause of fewer days leaves
+no hole; after a longer one, trigger it by hand. **Triggered by hand** it takes all that is new, or what lies between `from` and
+`to`. To backfill, trigger one run with both, or let Airflow make a run for each day, in `backfill_archives`: both give the same
+tables as running at the time. **Two runs at once** are safe: the one that publishes last does its work again.
 
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 

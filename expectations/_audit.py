@@ -47,8 +47,8 @@ def audit(
         keep: the number of runs whose pages are kept. The pages of older runs are removed.
         references: table name → all rows of the table *including the rows that the run adds*, for rules that look up values. Only
             these columns are read: `sdv_fanout_data` and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload`
-            (client_id, seq, ts), `ecq_seqno` (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path). Rows to which
-            the run cannot refer may be omitted.
+            (client_id, seq, ts), `ecq_seqno` (client_id), `sdv_campaigns` (campaign), `ingested_segments` (path),
+            `xray_raw_signals` (device_id, captured_at, content_digest, seq). Rows to which the run cannot refer may be omitted.
         data_wait: how long a trigger may wait for its data. After that, missing data is a warning.
         counts: table name → number of rows in the frame, if it is known. Frames without an entry are counted.
 

@@ -196,7 +196,7 @@ def _create_or_load(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def _ensure_columns(existing: IcebergTable, table: Table) -> None:
-    """Add the columns that a table of an earlier release lacks. The columns are optional, so no file is rewritten."""
+    """Add the columns that a table of an earlier release lacks. They must be optional, because old files lack them."""
     existing_names = {field.name for field in existing.schema().fields}
     missing = [column for column in table.columns if column.name not in existing_names]
     if not missing:

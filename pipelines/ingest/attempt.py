@@ -32,7 +32,7 @@ COMPRESSION_LEVEL = 1
 
 
 class Attempt:
-    """One attempt at a run: writes each table at most once, to the run's branch of the table.
+    """One attempt at a run: writes at most one snapshot of each table, to the run's branch of the table.
 
     `base` has the snapshots of main on which the run is based, by table name. Each branch begins at the table's base snapshot.
     """

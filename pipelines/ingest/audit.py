@@ -1,8 +1,9 @@
 """Audits a written run with Great Expectations, keeps the result in the table `quality_results`, and answers questions about it.
 
-An audit result belongs to one attempt at a run. The snapshot that holds the result names the attempt in its properties. Results
-are not matched by timestamp, because worker clocks differ: a result from a slow clock would be missed, and a result from a fast
-clock would be applied to rows written after it.
+An audit result belongs to one attempt at a run. The snapshot that holds the result names the attempt in its properties. Whether
+a run may be published is never decided by timestamps, because worker clocks differ: a result from a slow clock would be missed,
+and a result from a fast clock would be applied to rows written after it. Reports and charts, which only show results, match them
+with the rows of the ledger by the attempt's instant.
 
 The stages `audit` and `publish` only ask for results, so this module imports Spark and Great Expectations only in `audit_run`.
 """

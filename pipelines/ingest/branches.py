@@ -36,7 +36,10 @@ ABANDONED_AFTER = timedelta(days=1)  # age at which an open run counts as abando
 
 
 class Overtaken(Retryable):
-    """Another run was published first, or another job has closed this run. Nothing was published; start the run again."""
+    """The run must start again, and nothing was published.
+
+    Another run was published first, another job has closed this run, or its current attempt has passed no audit.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,12 @@ from pipelines.ingest.conflict_history import still_refused
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
 
-# Streams whose segments are compared for messages with the same seq, each with the table that has the seqs of its messages. The
-# outcome stream is absent, because its rows are deduplicated by (vin, seq) instead.
-DEDUPLICATED_STREAMS: Mapping[Stream, Table] = {
+# Streams whose segments are compared for messages with the same seq, each with the table that has the seqs of its accepted
+# messages. No table has those of data messages: if a data segment returns after it has been pruned from the ledger, its messages
+# count as sightings once more. The outcome stream is absent, because its rows are deduplicated by (vin, seq) instead.
+DEDUPLICATED_STREAMS: Mapping[Stream, Table | None] = {
     Stream.TRIGGER: IDS,
-    Stream.DATA: IDS,
+    Stream.DATA: None,
     Stream.ECQ: ECQ_INDEX,
     Stream.CAMPAIGN: CAMPAIGN_EVENTS,
     Stream.ANSWER: CAMPAIGN_ANSWERS,
@@ -67,7 +68,8 @@ class Plan:
     base: Mapping[str, int]  # table name → id of main's snapshot
     segments: Sequence[Segment]
     probes: Mapping[str, Probe]  # path → what the segment contains
-    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs to skip, because another segment has them
+    # path → seqs to skip, because another segment has them, or because quarantine keeps the message (`conflict_history`)
+    skips: Mapping[str, Sequence[int]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)  # path → why the whole file is refused
     offenders: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused, whatever its content
 
@@ -185,7 +187,7 @@ def _sorted_spans(spans: Iterable[Span | None]) -> list[Span]:
 def _find_overlaps(
     catalog: Catalog,
     archive: Archive,
-    table: Table,
+    table: Table | None,
     fresh: list[Span],
     old: list[Span],
     overlaps: Overlaps,
@@ -193,7 +195,8 @@ def _find_overlaps(
 ) -> None:
     """Find the seqs of each fresh segment that an old segment, or an earlier fresh segment, also has; add them to `overlaps`.
 
-    For seqs below `complete_from_seq`, the ledger and thus `old` may lack segments, so `table` and quarantine are read instead.
+    For seqs below `complete_from_seq`, the ledger and thus `old` may lack segments, so `table`, if there is one, and quarantine
+    are read instead.
 
     Usually no file is read, because the seq ranges of one recorder's segments follow each other without overlaps, and no other
     recorder assigns the same seqs. Seqs derived from a path are valid for that path only: if they collide with other seqs, the
@@ -224,7 +227,9 @@ def _find_overlaps(
         known_seqs.update(seqs)
 
 
-def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], unchecked_by_ledger: list[Span]) -> set[int]:
+def _seqs_in_lake(
+    catalog: Catalog, archive: Archive, table: Table | None, old: list[Span], unchecked_by_ledger: list[Span]
+) -> set[int]:
     """The seqs of the old segments, and the seqs in the lake's tables within the ranges of `unchecked_by_ledger`.
 
     Seqs of an old segment whose file is past the archive's retention are read from the tables too.
@@ -240,9 +245,10 @@ def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Sp
         first = min(span.first for span in spans_in_tables)
         last = max(span.last for span in spans_in_tables)
         # Quarantine has the seqs of the original messages, which a replay repeats.
-        tables = (table,) if is_replay(spans_in_tables[0].path) else (table, QUARANTINE)
-        for searched in tables:
-            seqs |= _seqs_in_table(catalog, searched, first, last)
+        if not is_replay(spans_in_tables[0].path):
+            seqs |= _seqs_in_table(catalog, QUARANTINE, first, last)
+        if table is not None:
+            seqs |= _seqs_in_table(catalog, table, first, last)
     return seqs
 
 

@@ -1,4 +1,4 @@
-"""Writes new segments of the archive to the run's branches: `python -m pipelines ingest`. Main is unchanged."""
+"""Writes new segments of the archive to the run's branches, the first part of the stage `ingest`. Main is unchanged."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

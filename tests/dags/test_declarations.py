@@ -16,7 +16,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
 from dags._defaults import DRIVER_OPTIONS, REBUILT
-from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
+from dags._jobs import BranchingOperator, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
 from manifold.settings import Settings
@@ -231,7 +231,7 @@ def test_no_private_name_of_airflow_or_a_provider_is_used(file: Path) -> None:
     assert (taken, of_others) == ([], [])
 
 
-@pytest.mark.parametrize("operator", [SparkJob, SubprocessOperator, DiscoverOperator])
+@pytest.mark.parametrize("operator", [SparkJob, SubprocessOperator, BranchingOperator])
 def test_operators_define_no_private_name_of_their_base_class(operator: type) -> None:
     here, theirs = (private_names(c for c in operator.__mro__ if (c.__module__ in OURS) is ours) for ours in (True, False))
     assert here & theirs == set()

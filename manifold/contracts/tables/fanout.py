@@ -50,7 +50,7 @@ IDS = Table(
         wave             int64?    the campaign's wave, from 0
         step             int64?    counts the campaign's releases, from 1
         until            instant?  end of the vehicle's time window: it is not sent from then on
-        vin_is_iso_3779  bool?     whether vin is valid by ISO 3779, with its check digit; null: written by an earlier release
+        vin_is_iso_3779  bool?     whether vin is valid by ISO 3779, with its check digit; null: written before 0.1.0
     """),
     meaning="one row for each VIN of each accepted trigger",
     day_of="ts",
