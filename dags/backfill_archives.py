@@ -8,7 +8,7 @@ passed over, unless it is told to reprocess them. A *Single Run* takes the day b
 its open segments, which days past do not need; `dry_run` only says what is new.
 
 **One run at a time** is best (*Max Active Runs* 1, `--max-active-runs 1`): of several, the one that publishes last does its work
-again. Cheaper than a run a day is one run of `ingest_archives` with `from` and `to`, which takes a long time in chunks.
+again. Cheaper than a run a day is one run of `ingest_archives` with `from` and `to`, which takes a long backlog in several runs.
 **Do not trigger it** while an archive is still being copied in. Trigger `compact_tables` afterwards.
 
 **When it fails** nothing of that day is published; the other days go on. Look at the task that failed as in `ingest_archives`;

@@ -17,8 +17,8 @@ from pipelines.ingest.transforms import instant_of, refused_rows
 def write_triggers(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, excluding: Sequence[int] = ()) -> bool:
     """Write the entries of accepted triggers, except those with seqs in `excluding`; return whether any has inline data.
 
-    A worker returns a few rows per trigger, each with a list of VINs, which Spark explodes. To build a row per VIN in Python would
-    take ten times the CPU time.
+    A worker returns a few rows per trigger, each with a list of VINs, which Spark explodes. To build a row per VIN in Python
+    would take ten times the CPU time.
     """
     if not plan.segments_of(Stream.TRIGGER):
         return False
