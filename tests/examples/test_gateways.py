@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,7 @@ def test_the_python_gateway_has_its_signal_processed(door: Door, gateway: Gatewa
 
 
 def test_the_python_gateway_prints_why_its_message_was_refused(door: Door, tmp_path: Path) -> None:
-    done = run(
-        shutil.which("python3") or "", EXAMPLES / "gateway.py", "device-123", folder=tmp_path, env=environment(door, "wrong")
-    )
+    done = run(sys.executable, EXAMPLES / "gateway.py", "device-123", folder=tmp_path, env=environment(door, "wrong"))
 
     assert done.returncode == 1
     assert "SIGNATURE_ERROR" in done.stderr

@@ -179,4 +179,6 @@ class Door:
 
     def sees_only_what_comes(self) -> None:
         """Hide everything recorded so far."""
-        self.after = max((e.seq for stream in (Stream.XRAY_RAW, Stream.XRAY_STATUS) for e in self.recorded(stream)), default=0)
+        self.after = max(
+            (e.seq for stream in (Stream.XRAY_RAW, Stream.XRAY_STATUS) for e in self.recorded(stream)), default=self.after
+        )
