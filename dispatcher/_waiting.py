@@ -32,7 +32,11 @@ class Job:
 
 
 def enqueue_job(waiting: deque[Job], job: Job) -> None:
-    """Append `job` to the waiting jobs, and remove and settle a job that it replaces."""
+    """Append `job` to the waiting jobs, and remove and settle a job that it replaces.
+
+    A sign of presence or a subscription replaces one of the same kind. If too many connection events wait, another replaces the
+    oldest of them.
+    """
     kind = type(job.event)
     if kind is PresenceSign or kind is Subscribed:
         replaced = next((other for other in waiting if type(other.event) is kind), None)

@@ -172,8 +172,8 @@ class Lease:
     async def _await_expiry(self, rivals: Sequence[Claim]) -> None:
         """Wait until the claims of the rivals have expired, and check that none was renewed.
 
-        By this clock, a claim may seem to expire much later, because a rival's clock may be ahead. So the wait is limited to one
-        range: within that time, a rival that still runs renews its claim.
+        A rival's clock may be ahead, so a claim may seem to expire much later than it does. The wait is therefore limited to the
+        duration of a claim: within that time, a rival that still runs renews its claim.
         """
         remaining_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
         await asyncio.sleep(max(0, min(remaining_ms, self._range_ms)) / 1000)
@@ -182,7 +182,7 @@ class Lease:
         for other in self._foreign(claims):
             if other.released and other not in rivals:
                 raise Retryable("its holder has just ended")
-            if other in self._rivals(claims) and other not in rivals:
+            if other in self._rivals(claims) and other not in rivals:  # a renewed claim is another value
                 raise Permanent(self._holder_message(other))
 
     async def _renew(self) -> None:

@@ -49,7 +49,7 @@ class Draw:
         self._plan = plan
         self._ack_ms = ack_ms
         self._ends_ms = plan.ends_ms
-        self._openings = _Openings(plan.window, policy, self._ends_ms)
+        self._windows = _Windows(plan.window, policy, self._ends_ms)
         self._waves: list[list[_Group]] = [[] for _ in plan.waves]
         for rank, (wave, at_ms, zone, size) in enumerate(arrivals):
             comes_ms = NEVER_MS if at_ms is None else at_ms
@@ -90,7 +90,7 @@ class Draw:
                 self._update_gate(at_ms)
             case _Event.WITHDRAWN:
                 counts["released"] -= group.size
-                ready_ms = self._openings.next(group.zone, at_ms)
+                ready_ms = self._windows.next(group.zone, at_ms)
                 self._push(ready_ms, _Event.READY, group._replace(withdrawn_by=number))
                 self._update_gate(at_ms)
             case _Event.SOAKED if group.wave == self._open_wave and at_ms == self._met_since_ms + self._soak_ms:
@@ -104,7 +104,7 @@ class Draw:
         for group in self._waves[wave]:
             ready_ms = now_ms if self._plan.away == "queue" else max(group.comes_ms, now_ms)
             if ready_ms < self._ends_ms:
-                self._push(self._openings.next(group.zone, ready_ms), _Event.READY, group)
+                self._push(self._windows.next(group.zone, ready_ms), _Event.READY, group)
 
     def _drain(self, now_ms: int) -> None:
         """Release ready targets, as many as the rate allows. Targets that were withdrawn before are released last."""
@@ -114,7 +114,7 @@ class Draw:
         allowed = self._plan.per_minute(self._successes) - self._spent
         while self._ready and allowed > 0:
             group = heapq.heappop(self._ready)
-            open_ms = self._openings.next(group.zone, now_ms)
+            open_ms = self._windows.next(group.zone, now_ms)
             if open_ms > now_ms:
                 self._push(open_ms, _Event.READY, group)
                 continue
@@ -139,7 +139,7 @@ class Draw:
         self._spent += group.size
         self._counts[group.wave]["released"] += group.size
         comes_ms = max(now_ms, group.comes_ms)
-        until_ms = self._openings.until_ms(group.zone)
+        until_ms = self._windows.until_ms(group.zone)
         if is_sent(comes_ms, until_ms):
             self._push(comes_ms + self._ack_ms, _Event.ACKNOWLEDGED, group)
         elif until_ms is not None:
@@ -171,7 +171,7 @@ class _Opening(NamedTuple):
     last_ms: int  # a later release could not be acknowledged before the window ends
 
 
-class _Openings:
+class _Windows:
     """The instants at which the window allows a release in each zone. The last result of each zone is remembered."""
 
     def __init__(self, window: Window | None, policy: Policy, ends_ms: int) -> None:

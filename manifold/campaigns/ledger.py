@@ -179,9 +179,10 @@ class Ledger:
         return unix_ms_of(min(acknowledgement_seqs)) if acknowledgement_seqs else None
 
     def _settled(self, numbers: Numbers, terms: Terms) -> tuple[NDArray[np.int8], Numbers]:
-        """Return how the only attempt of each of these targets has ended for the campaign, and the seqs of the records.
+        """Return how the attempt of each of these targets has ended for the campaign, and the seqs of the records that say so.
 
-        The endings are values as in the column `_ending`; for a target that has several attempts, they mean nothing.
+        The endings are values as in the column `_ending`. Those of targets with several attempts are wrong, and the caller
+        overwrites them.
         """
         endings, ended = self._ending[numbers], self._ended[numbers]
         if not terms.by_answer:

@@ -33,8 +33,8 @@ _STAGES_OF: Mapping[type[r.Order], frozenset[Stage]] = {
     r.Note: frozenset(S),
     r.Fence: frozenset(S),
 }
-_ONLY_PAUSED = (r.Resume,)
-_ONLY_UNPAUSED = (r.Start, r.Hold, r.Unhold, r.Pass, r.Pause)
+_ONLY_WHILE_PAUSED = (r.Resume,)
+_NOT_WHILE_PAUSED = (r.Start, r.Hold, r.Unhold, r.Pass, r.Pause)
 
 
 def objection(decided: Decided, order: r.Command) -> str | None:
@@ -46,7 +46,7 @@ def objection(decided: Decided, order: r.Command) -> str | None:
         return f"if_version {order.if_version}: the campaign is at version {decided.version}; look at it again"
     if order.by.startswith(r.CAMPAIGNER) and order.epoch < decided.epoch:
         return f"epoch {order.epoch}: another campaigner has taken over with epoch {decided.epoch}"
-    excluded_types = _ONLY_UNPAUSED if decided.stage is S.PAUSED else _ONLY_PAUSED
+    excluded_types = _NOT_WHILE_PAUSED if decided.stage is S.PAUSED else _ONLY_WHILE_PAUSED
     if isinstance(order, excluded_types) or decided.unpaused_stage not in _STAGES_OF[type(order)]:
         return f"the campaign is {decided.stage}, because {decided.because}"
     return _objection_by_type(decided, order)

@@ -168,9 +168,9 @@ class CampaignRecord:
                 yield seq, order
 
     def _revived(self, name: str) -> Iterator[Facts]:
-        """Yield all facts of a campaign that was over, if its old record has expired and a new campaign uses its name."""
+        """Yield all facts of a name whose campaign was over, if a new campaign uses the name since the old record has expired."""
         facts = read_facts(self._settings, name)
-        if fold(Campaign(), facts).decided.stage not in OVER:
+        if fold(Campaign(), facts).decided.stage not in OVER:  # so these are the facts of a new campaign
             self._over.pop(name, None)
             yield {name: facts}
 

@@ -65,6 +65,7 @@ def targets(
         LookupError: `after` is not a target.
     """
     roster = roster_of(campaign)
+    # A proposal has no roster of its own, and all its targets wait.
     status = campaign.ledger.status if len(campaign.roster) else np.full(len(roster), WAITING, np.int8)
     waiting_status = campaign.settled_by_the_end(Status.WAITING)
     if waiting_status is not Status.WAITING:

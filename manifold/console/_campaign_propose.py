@@ -43,7 +43,7 @@ def propose(
     listed = _read_list(plan_file, document, targets)
     campaign = read_or_fail(proposals.examined(document, listed, proposals.policy_of(settings), now_ms), FAILED)
     try:
-        size = _examine_data(settings, campaign)
+        size = _data_size_or_fail(settings, campaign)
         if dry_run:
             _show(read_or_fail(proposals.dry_run(campaign, size, now_ms), FAILED), as_json)
             return
@@ -71,7 +71,7 @@ def _read_list(plan_file: Path, document: dict[str, Any], file: Path | None) -> 
     return read_or_fail(read_targets(file or plan_file.parent / document["targets"]["file"]))
 
 
-def _examine_data(settings: Settings, campaign: "Campaign") -> int | None:
+def _data_size_or_fail(settings: Settings, campaign: "Campaign") -> int | None:
     """Return the size of the campaign's data in bytes; exit if the data cannot be sent.
 
     The size is None if the data is not published yet and the plan allows that.

@@ -177,7 +177,7 @@ def _tables(settings: Settings) -> Diagnostic:
     from pipelines.migrations.migrate import plan  # imported here, so that --help is fast
 
     def probe() -> str:
-        _catalog(settings)  # raises if there is no catalog
+        _catalog(settings)  # raises if there is no catalog, which `open_catalog` would create
         due = plan(open_catalog(settings)).steps
         if due:
             raise ValueError(f"{len(due)} steps are due: {', '.join(sorted({step.table for step in due}))}")

@@ -33,7 +33,8 @@ def fold(
 ) -> QueueState:
     """Fold the records into the state of the queue.
 
-    Appends are (seq, key), acknowledgements and expiries (seq, epoch), rewinds (seq, first seq to redeliver).
+    Appends are (seq, key), acknowledgements and expiries (seq, epoch), rewinds (seq, first seq to redeliver). An epoch is the seq
+    of the rewind that began it. A later rewind revokes the acknowledgements of all messages that it redelivers.
     """
     live: dict[str, int] = {}
     for seq, key in appends:

@@ -85,10 +85,11 @@ def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, b
     """
     triggers: dict[int, RecordedTrigger] = {}
     for seq, trigger in _triggers(settings, ingested, request_id):
+        # The name may also stand elsewhere in the payload.
         if trigger.request_id != request_id or not bounds.since <= seq < bounds.before:
             continue
         triggers[seq] = RecordedTrigger(trigger.data_id, len(trigger.ids), trigger.ids)
-        excess_seqs = sorted(triggers)[: -(bounds.limit + 1)]
+        excess_seqs = sorted(triggers)[: -(bounds.limit + 1)]  # all but the newest
         for excess_seq in excess_seqs:
             del triggers[excess_seq]
         remaining = bounds.entries

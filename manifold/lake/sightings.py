@@ -19,7 +19,7 @@ def folded(sightings: pa.Table) -> pa.Table:
     schema = pa.schema([META.arrow_schema.field(name) for name in names])
     rows = sightings.select(names).cast(schema)
     sort_keys = [(name, "ascending") for name in BY_PAYLOAD if name in names]
-    if sort_keys:
+    if sort_keys:  # the aggregation `first` depends on the order, and therefore on a single thread below
         rows = rows.sort_by(sort_keys)
     folds = [(name, FOLDS[name]) for name in names if name != "data_id"]
     aggregated = rows.group_by("data_id", use_threads=False).aggregate(folds)

@@ -21,7 +21,7 @@ LARGE_PAYLOAD_BYTES = 256 << 10  # larger payloads are validated in a thread, to
 
 
 class IngressWriter:
-    """Records messages and outcomes in groups, whenever `may_record` returns.
+    """Records messages and outcomes in groups, whenever `wait_until_may_record` returns.
 
     `hand_over` gets the new messages of each group once the group is on disk. `answer` then gets the messages that are answered
     without being recorded: redelivered messages that were recorded before, and dropped ones. With each group, a few answers of
@@ -39,11 +39,11 @@ class IngressWriter:
         *,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         answer: Callable[[Incoming], None],
-        may_record: Callable[[], Awaitable[None]],
+        wait_until_may_record: Callable[[], Awaitable[None]],
     ) -> None:
         self._parser, self._journal, self._window = parser, journal, window
         self._poison_guard, self._redelivered, self._answers = poison_guard, redelivered, answers
-        self._hand_over, self._answer, self._may_record = hand_over, answer, may_record
+        self._hand_over, self._answer, self._wait_until_may_record = hand_over, answer, wait_until_may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
         self._arrived = asyncio.Event()
@@ -93,7 +93,7 @@ class IngressWriter:
 
     async def _record_group(self) -> None:
         """Write waiting outcomes, messages and answers as one group, and hand its messages over once the group is on disk."""
-        await self._may_record()
+        await self._wait_until_may_record()
         outcomes, futures = self._take_outcomes()
         received = await self._take_messages()
         messages = [incoming for incoming in received if not (incoming.is_redelivered or incoming.is_dropped)]

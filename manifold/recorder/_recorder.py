@@ -107,7 +107,7 @@ class Recorder:
             self._answers,
             hand_over=self._enqueuer.put,
             answer=self._answer,
-            may_record=self._lease.wait_until_held,
+            wait_until_may_record=self._lease.wait_until_held,
         )
         self._outcomes = OutcomeDrain(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)

@@ -49,14 +49,14 @@ class Publishing:
             out.append((refused.received, letter))
         disposition.rejected_by = await self._publish_all(out, session)
         for refused, report in reports:
-            if refused.received.tag not in disposition.rejected_by:  # else it is published again, and the reply goes out then
+            if refused.received.tag not in disposition.rejected_by:  # a rejected one comes again, and gets its reply then
                 await self._reply(_outgoing.reply(refused.received, report, now), refused, session)
 
     async def _publish_all(self, out: Sequence[tuple[Received, Outgoing]], session: Session) -> dict[int, str]:
         """Publish results, each paired with its original message.
 
-        Return the rejected results: the full queue by the delivery tag of the original message. Raises the error of any other
-        result that is not confirmed.
+        Return the full queues that rejected results: delivery tag of the original message → name of the queue. Raise the error
+        of any other result that is not confirmed.
         """
         rejected_by = {}
         errors = await self._publish_confirmed([outgoing for _, outgoing in out], session)

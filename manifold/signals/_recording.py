@@ -22,9 +22,11 @@ MAX_REMEMBERED = 1 << 16  # messages; a message forgotten too early is journaled
 class Recording:
     """Writes groups to the journal. Set `seqs` before the first group."""
 
-    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], retry: Retry) -> None:
+    def __init__(
+        self, keys: DayKeys, journal: Journal, wait_until_may_record: Callable[[], Awaitable[None]], retry: Retry
+    ) -> None:
         self.seqs: SeqSource
-        self._keys, self._journal, self._may_record, self._retry = keys, journal, may_record, retry
+        self._keys, self._journal, self._wait_until_may_record, self._retry = keys, journal, wait_until_may_record, retry
         self._recorded = Recorded()
         self._day: date | None = None  # day of the cached key
 
@@ -34,7 +36,7 @@ class Recording:
         all_refused = (*disposition.refused, *disposition.expired)
         refused = [message for message in all_refused if message.digest not in self._recorded]
         if taken or refused:
-            await self._may_record()
+            await self._wait_until_may_record()
             envelopes = await self._retry.until_done(
                 "the storage of day keys", lambda: self._seal_in_thread_if_slow(taken, refused)
             )

@@ -157,7 +157,10 @@ def unfinished(segments: IcebergTable) -> list[Snapshot]:
 
 
 def committed_runs(segments: IcebergTable) -> list[Snapshot]:
-    """Snapshots of committed runs, newest first, back to the oldest that has not expired; without runs that were rolled back."""
+    """Snapshots of committed runs, newest first, back to the oldest that has not expired; without runs that were rolled back.
+
+    A run that rolls others back is one of them, unless it was itself rolled back; then it undoes nothing.
+    """
     runs: list[Snapshot] = []
     undone: set[int] = set()
     for snapshot in ancestors(segments):

@@ -70,7 +70,7 @@ def _repeated_seqs(attempt: Attempt, signals: DataFrame, first_us: int, last_us:
             return None
         first_in_run = suspected.groupBy(*KEY).agg(sf.min("seq").alias("seq"))
         new = first_in_run.join(known, KEY, "left_anti").select("seq")
-        repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
+        repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()  # computed before `suspected` goes
     finally:
         suspected.unpersist()
     log.info("duplicate signals skipped", signals=repeated.count())

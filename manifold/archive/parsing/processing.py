@@ -63,8 +63,8 @@ class Processing:
             if len(accepted) < len(parsed):
                 # One row per message: `take` turns an index of None into a row of nulls.
                 result_index: list[int | None] = [None] * len(parsed)
-                for row, index in enumerate(accepted):
-                    result_index[index] = row
+                for result_row, message_row in enumerate(accepted):
+                    result_index[message_row] = result_row
                 results = results.take(pa.array(result_index, pa.int64()))
             yield pa.RecordBatch.from_arrays([*signal_rows(part, parsed).columns, *results.columns], schema=PROCESSED)
 
