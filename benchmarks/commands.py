@@ -132,8 +132,7 @@ def _slowest(what: str, questions: Sequence[Question], desk: Desk) -> Row:
 
 
 def _row(what: str, spent: Spent, name: str = "") -> Row:
-    cpu = f"CPU {spent.cpu_s:.2f} s, recorder and API {spent.servers_s:.2f} s"
-    return Row(what, f"{spent.wall_s:.2f} s{name} ({cpu})", value=spent.wall_s)
+    return Row(what, f"{spent.wall_s:.2f} s{name}; CPU {spent.cpu_s + spent.servers_s:.2f} s", value=spent.wall_s)
 
 
 def _queue_questions(world: World, vin: str) -> list[Question]:

@@ -78,10 +78,8 @@ def _memory(owners: int) -> Iterator[Row]:
 
 def _deliveries(how: str, rate: Rate, raw: Raw) -> Iterator[Row]:
     cost = rate.cpu_us["dispatcher"]
-    others = ", ".join(f"{kind} {rate.cpu_us[kind]:.0f}" for kind in _rates.KINDS if kind != "dispatcher")
     yield Row(f"{how} deliveries", f"{rate.rate:,.0f}/s", RAW, rate.rate / raw.rate)
     yield Row(f"{how} deliveries, dispatcher's CPU", f"{cost:.0f} µs", f"{RAW}, CPU", cost / raw.cpu_us, cost)
-    yield Row(f"{how} deliveries, CPU of the others", f"{others} µs")
 
 
 def _latencies(ground: Ground, road: Fleet, owners: list[str], rate: float, for_s: float) -> Iterator[Row]:

@@ -19,7 +19,8 @@ else should use the machine meanwhile. `python -m benchmarks dispatch --size sma
 
 Each script in `benchmarks/` compares Manifold with a named rival or limit in the same run, because two runs on one machine differ
 by more than most changes do: read the ratio first. A ratio is the figure divided by the rival's, so a speed should be high and a
-cost low. CPU is that of all processes that take part. Earlier figures are in the history of this page.
+cost low. CPU is that of all processes that take part. An empty machine is the one above. Earlier figures are in the history of
+this page.
 
 """
 COLUMNS = ("what", "figure", "rival or limit", "ratio", "aim", "met", "date", "machine")
@@ -29,10 +30,12 @@ MET = {True: "yes", False: "**no**", None: ""}
 def page(results: Sequence[Result]) -> str:
     """Return the page as Markdown."""
     lines = [COLUMNS, ("---",) * len(COLUMNS)]
+    machine_above = ""
     for benchmark, group in groupby(results, key=lambda result: result.benchmark):
         benchmark_results = list(group)
-        machines = dict.fromkeys(result.machine for result in benchmark_results if result.machine)
-        lines.append((f"**{benchmark}**", *[""] * (len(COLUMNS) - 2), "; ".join(machines)))
+        machine = "; ".join(dict.fromkeys(result.machine for result in benchmark_results if result.machine))
+        lines.append((f"**{benchmark}**", *[""] * (len(COLUMNS) - 2), "" if machine == machine_above else machine))
+        machine_above = machine
         lines += [_cells(result) for result in benchmark_results]
     return HEAD + "".join(f"|{'|'.join(line)}|\n" for line in lines)
 
