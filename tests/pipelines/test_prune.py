@@ -9,15 +9,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.contracts.tables import DATA, IDS, META, SEGMENTS
 from manifold.lake.catalog import open_catalog
+from manifold.lake.sightings import folded
 from pipelines.ingest.ledger import pruned_before
 from pipelines.maintenance.check import disagreements
 from pipelines.maintenance.garbage_files import drop_segments
 from pipelines.maintenance.garbage_ledger import prune_ledger
 from pipelines.maintenance.restore import _require_all
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import NOON, at, trigger
+from tests.pipelines.makers import NOON, at, data, trigger
 from tests.pipelines.plain import ingest, read
 
 DAY_MS = 86_400_000
@@ -85,6 +86,23 @@ def test_a_pruned_segment_that_returns_adds_nothing_twice(lake: Lake, paths: lis
     ingest(open_catalog(lake.settings), lake.settings, run_id="again", now=at(1))
     assert (vehicles(lake), paths[1] in ledger(lake)) == (before, True)
     assert disagreements(open_catalog(lake.settings), lake.settings, now=at(0))[0] == []
+
+
+def test_a_pruned_data_segment_that_returns_stores_nothing_twice_but_counts_again(lake: Lake) -> None:
+    """No table has the seqs of data messages, so the plan cannot know that they have been ingested (docs/progress.md)."""
+    lake.renew()
+    path = lake.archive(Stream.DATA, [data(0, "d1", b"one")])
+    lake.archive(Stream.DATA, [data(DAY_MS, "d2", b"two")])
+    ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
+    kept = file(lake, path).read_bytes()
+    file(lake, path).unlink()
+    assert prune(lake) == 1
+    file(lake, path).write_bytes(kept)
+    ingest(open_catalog(lake.settings), lake.settings, run_id="again", now=at(1))
+    catalog = open_catalog(lake.settings)
+    assert sorted(row["data_id"] for row in read(catalog, DATA)) == ["d1", "d2"]
+    sightings = folded(catalog.load_table(META.identifier).scan().to_arrow())
+    assert dict(zip(sightings["data_id"].to_pylist(), sightings["times_seen"].to_pylist(), strict=True)) == {"d1": 2, "d2": 1}
 
 
 def test_segments_of_a_recorder_away_for_longer_than_the_retention_are_ingested(lake: Lake, paths: list[str]) -> None:
