@@ -1,6 +1,6 @@
 """`python -m infra.capacity`: estimates what fleets of different sizes need, from unit costs that were measured before.
 
-docs/guides/scale.md has both tables, the needs and the unit costs; `python -m benchmarks` measures most of the costs.
+docs/guides/scale.md has the table; `--costs` prints the unit costs, most of which `python -m benchmarks` measures.
 """
 
 import argparse
@@ -32,8 +32,8 @@ SANDBOX_US = Cost(134, "µs of CPU", "a delivery after a wake-up: event tap and 
 HEARTBEAT_US = Cost(28, "µs of CPU", "a heartbeat with nothing pending: dispatcher", "2026-11-21")
 HEARTBEAT_REDIS_US = Cost(20, "µs of CPU", "a heartbeat with nothing pending: Redis", "2026-11-22")
 EMQX_US = Cost(272, "µs of CPU", "a delivery: EMQX 5.8.9, with Manifold's rules", "2026-11-23")
-DOOR_US = Cost(210, "µs of CPU", "a signal: the AMQP door", "2026-11-23")
-RABBITMQ_US = Cost(271, "µs of CPU", "a signal: RabbitMQ", "2026-11-23")
+DOOR_US = Cost(355, "µs of CPU", "a signal: the AMQP door", "2026-11-27")
+RABBITMQ_US = Cost(236, "µs of CPU", "a signal: RabbitMQ", "2026-11-27")
 ENTRY_B = Cost(121, "B in Redis", "a vehicle with one entry", "2026-11-21")
 SEEN_B = Cost(231, "B in Redis", "a vehicle's presence", "2026-11-22")
 ARCHIVE_B = Cost(19.8, "B", "a delivery in the archive", "2026-11-23")
@@ -176,14 +176,18 @@ def costs_table() -> str:
 
 
 def main() -> int:
-    """Print the needs of the fleets in FLEETS, or of fleets with the sizes and the traffic in the arguments."""
+    """Print the needs of the fleets in FLEETS, or of fleets with the sizes and the traffic in the arguments; or the unit costs."""
     defaults = Fleet(vehicles=0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vehicles", type=int, nargs="+", default=list(FLEETS))
     traffic_fields = ("online", "deliveries_a_day", "peak", "heartbeat_s", "signals_a_day")
     for name in traffic_fields:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(defaults, name))
+    parser.add_argument("--costs", action="store_true", help="print the unit costs instead")
     arguments = parser.parse_args()
+    if arguments.costs:
+        sys.stdout.write(costs_table() + "\n")
+        return 0
     traffic = {name: getattr(arguments, name) for name in traffic_fields}
     sys.stdout.write(table([Fleet(vehicles, **traffic) for vehicles in arguments.vehicles]) + "\n")
     return 0
