@@ -43,6 +43,7 @@ def make(settings: Settings) -> bool:
     fingerprint = _fingerprint(settings)
     if target.is_file() and fingerprint_file.is_file() and fingerprint_file.read_text() == fingerprint:
         return False
+    fingerprint_file.unlink(missing_ok=True)  # it describes the archive that is replaced
     with tempfile.TemporaryDirectory(prefix="manifold-classes-") as folder:
         archive = Path(folder) / CLASS_ARCHIVE
         _run_ingest(Path(folder), archive, settings)
