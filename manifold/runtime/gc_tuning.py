@@ -14,7 +14,7 @@ def collect_rarely() -> None:
 
 
 def freeze_heap() -> None:
-    """Exempt all present objects from collection, and collect rarely. Call it when a service has started.
+    """Exempt all present objects from collection, and collect rarely. A service calls it when its modules are loaded.
 
     A full collection of the whole heap would pause the service for 0.1 s.
     """

@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from manifold.contracts.errors import Permanent
-from manifold.runtime.gc_tuning import skip_final_collection
+from manifold.runtime.gc_tuning import freeze_heap, skip_final_collection
 from manifold.runtime.log import configure_logging
 from manifold.settings import Settings, load_settings
 
@@ -26,6 +26,7 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
         settings = load_settings()
         log_name = f"{name}-{settings.node}" if node else name
         configure_logging(log_name, json=settings.log_format == "json", level=settings.log_level)
+        freeze_heap()
         uvloop.run(serve(settings))
     except Permanent as exc:
         sys.stderr.write(f"{name}: {exc}\n")
