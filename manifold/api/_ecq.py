@@ -19,7 +19,7 @@ from manifold.api.models.ecq import CompactedQueue, LiveMessage, RewindTo, Rewou
 from manifold.contracts.ecq import rewind_target
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.messages import ReceiptStatus
-from manifold.history.ecq_from_queues import ask_page, page_of_replies
+from manifold.history.ecq_from_queues import add_page_commands, page_of_replies
 from manifold.history.merge import History
 from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_corrupt
@@ -78,7 +78,7 @@ def _model_of(queue: history.CompactedQueue) -> CompactedQueue:
 async def _queue_in_redis(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
     """Return a page of the queue from Redis, or None if Redis is unavailable or incomplete: then archive and lake are needed."""
     batch = AsyncBatch(sources.redis, sources.policy)
-    ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
+    add_page_commands(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
         return page_of_replies(await batch.run(), client_id, sources.settings.ecq_pending_retention)
     except AuthenticationError:  # redis-py derives it from ConnectionError
