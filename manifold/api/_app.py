@@ -19,7 +19,7 @@ from manifold.api._fleet import fleet_routes
 from manifold.api._history import history_routes
 from manifold.api._lake_half import lake_half_routes
 from manifold.api._middleware import ALIVE, HEALTH, RequestMiddleware
-from manifold.api._parameters import no_others
+from manifold.api._parameters import refuse_unknown_parameters
 from manifold.api._problems import register_problem_handlers
 from manifold.api._signals import signal_routes
 from manifold.api._sources import Sources
@@ -57,10 +57,10 @@ def application(settings: Settings) -> Any:
         lake_half_routes,
         campaign_routes,
     ):
-        dependencies = [Depends(no_others), Depends(needs(Right.READ))]
+        dependencies = [Depends(refuse_unknown_parameters), Depends(needs(Right.READ))]
         app.include_router(routes(sources), prefix=PREFIX, dependencies=dependencies)
     for routes in (ecq_routes, campaign_order_routes):  # here each route declares the right that it needs
-        app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
+        app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     _add_service_routes(app, sources)
     register_problem_handlers(app)
     describe(app)

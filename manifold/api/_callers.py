@@ -20,6 +20,7 @@ from manifold.settings import Settings
 _NAME, _SHA256 = re.compile(r"[A-Za-z0-9._@-]{1,64}"), re.compile(r"[0-9a-f]{64}")
 _UNREADABLE = (0, 0, 0)  # the version that stands for a file that cannot be read
 _SHA256_OF_EMPTY_TOKEN = hashlib.sha256(b"").hexdigest()
+_PARTS_OF_LINE = 3  # name, digest and rights
 _LINE_REMEDY = "write <name>:<SHA-256 of the token, 64 lower-case hexadecimal digits>:<rights>"
 
 log = structlog.get_logger(__name__)
@@ -55,9 +56,8 @@ class Callers:
     token: str  # the token that all services share; empty: none is required
     file: Path | None = None  # the file of named tokens
     _tokens: _Tokens = field(default=(), init=False)
-    _version: tuple[int, int, int] | None = field(
-        default=None, init=False
-    )  # mtime (ns), inode and size of the file that was read
+    # mtime (ns), inode and size of the file that was read; None: not read yet
+    _version: tuple[int, int, int] | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, settings: Settings) -> "Callers":
@@ -66,8 +66,9 @@ class Callers:
         Raises:
             Permanent: the file of named tokens cannot be read, or has an invalid line.
         """
-        callers = cls(settings.http_token.get_secret_value(), _file_of(settings))
-        if problems := callers._reload():
+        callers = cls(settings.http_token.get_secret_value(), _named_tokens_file(settings))
+        problems = callers._reload()
+        if problems:
             raise Permanent(f"MANIFOLD_API_TOKENS_FILE: {'; '.join(problems)}")
         return callers
 
@@ -77,7 +78,7 @@ class Callers:
         The call takes the same time for every token, so that its duration reveals nothing about valid tokens.
         """
         for problem in self._reload():
-            log.error("the file of named tokens is wrong; the token is not valid", problem=problem)
+            log.error("api tokens file has a problem; the tokens concerned are not accepted", problem=problem)
         scheme, _, token = authorization.partition(" ")
         token_sha256 = hashlib.sha256(token.strip().encode(errors="surrogateescape")).hexdigest().encode()
         named_caller = None
@@ -102,39 +103,44 @@ class Callers:
                 return []
             lines = self.file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as exc:
-            is_reported = self._version == _UNREADABLE
+            was_unreadable = self._version == _UNREADABLE
             self._tokens = ()
             self._version = _UNREADABLE
-            if is_reported:
+            if was_unreadable:  # the problem was returned before
                 return []
             return [f"{self.file} cannot be read ({getattr(exc, 'strerror', None) or exc}); name a text file"]
         self._version = version
-        problems: list[str] = []
-        tokens: list[tuple[bytes, Caller]] = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            parsed = _parse_line(line.strip())
-            if isinstance(parsed, str):
-                problems.append(f"line {number} of {self.file}: {parsed}")
-            else:
-                tokens.append(parsed)
-        self._tokens = tuple(tokens)
-        return problems
+        self._tokens, problems = _parse_lines(lines)
+        return [f"line {number} of {self.file}: {problem}" for number, problem in problems]
 
 
-def _file_of(settings: Settings) -> Path | None:
-    """Return the file of named tokens: the one in the settings, else the generated one if it exists."""
+def _named_tokens_file(settings: Settings) -> Path | None:
+    """Return the file of named tokens: the one in the settings, else the generated one; None if there is neither."""
     if settings.api_tokens_file:
         return Path(settings.api_tokens_file)
     generated = secret_files.folder(settings.home) / secret_files.API_TOKENS
     return generated if generated.exists() else None
 
 
+def _parse_lines(lines: list[str]) -> tuple[_Tokens, list[tuple[int, str]]]:
+    """Return the tokens in the lines, and (line number, problem) of each invalid line. Empty lines and comments are skipped."""
+    tokens: list[tuple[bytes, Caller]] = []
+    problems: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parsed = _parse_line(line.strip())
+        if isinstance(parsed, str):
+            problems.append((number, parsed))
+        else:
+            tokens.append(parsed)
+    return tuple(tokens), problems
+
+
 def _parse_line(line: str) -> tuple[bytes, Caller] | str:
     """Return the digest and caller in a line, or the problem of the line. A problem quotes nothing that may be a secret."""
     parts = line.split(":")
-    if len(parts) != len(("name", "digest", "rights")):
+    if len(parts) != _PARTS_OF_LINE:
         return f"it has {len(parts)} parts; {_LINE_REMEDY}"
     name, sha256, rights_text = parts
     rights = rights_text.replace(" ", "").split(",")
@@ -154,14 +160,14 @@ OnBehalfOf = Annotated[
 
 
 def needs(right: Right) -> Callable[[Request, OnBehalfOf], Awaitable[Caller]]:
-    """Return a FastAPI dependency that returns the caller, and refuses callers without this right.
+    """Return a FastAPI dependency that returns the caller, or responds 403 to a caller without this right.
 
     If the header `On-Behalf-Of` names a user, the caller needs the right `delegate`, and the returned name is `<token>/<user>`,
     for example `airflow/anna`.
     """
 
     async def caller_with_right(request: Request, on_behalf_of: OnBehalfOf = "") -> Caller:
-        caller: Caller = request.state.caller
+        caller: Caller = request.state.caller  # set by the middleware, which has refused requests without a caller
         if on_behalf_of and Right.DELEGATE not in caller.rights:
             raise HTTPException(403, "the header On-Behalf-Of needs a named token with the right delegate; leave it out")
         if right in caller.rights:

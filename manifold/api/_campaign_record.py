@@ -1,4 +1,4 @@
-"""The folded state of the recorded campaigns, updated on each request."""
+"""The present state of the recorded campaigns, updated on each request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,21 +39,21 @@ class Campaigns:
             self._next_read = asyncio.create_task(self._read(), name="api.campaigns")
             # Retrieve the exception even if no request waits any more, so that asyncio does not warn.
             self._next_read.add_done_callback(lambda task: task.cancelled() or task.exception())
-        read = self._next_read
-        done, _ = await asyncio.wait((read,), timeout=self._timeout_s)
+        read_task = self._next_read
+        done, _ = await asyncio.wait((read_task,), timeout=self._timeout_s)
         if not done:
             raise Retryable(f"the record of campaigns was not read within {self._timeout_s:g} s; ask again")
-        read.result()
+        read_task.result()  # raises if the read has failed
         return self._campaigns
 
     async def one(self, name: str) -> Campaign | None:
         """Return a campaign, or None if it is not on record.
 
         Raises:
-            Retryable: as for `all`.
+            Retryable: the record cannot be read, or the read takes too long.
         """
         campaign = (await self.all()).get(name)
-        if campaign is None and self._record.leaves_out(name):
+        if campaign is None and self._record.leaves_out(name):  # it is on record, but ended too long ago to be kept
             async with self._old_read_lock:
                 old_campaigns = await asyncio.to_thread(read_campaigns, self._settings, [name])
                 return old_campaigns.get(name)
@@ -62,10 +62,10 @@ class Campaigns:
     async def _read(self) -> None:
         async with self._read_lock:
             self._next_read = None  # requests from now on need another read
-            await asyncio.to_thread(self._fold)
+            await asyncio.to_thread(self._update)
 
-    def _fold(self) -> None:
-        """Fold new facts, and forget the campaigns that ended before the retention of entries."""
+    def _update(self) -> None:
+        """Read what is new on record, and forget the campaigns that ended before the retention of entries."""
         campaigns = dict(self._campaigns)  # a copy, because requests may be reading the present one
         try:
             for facts in self._record.read():
@@ -75,9 +75,9 @@ class Campaigns:
                 if campaign.decided.stage in OVER and max(campaign.orders) < oldest_kept_seq:
                     del campaigns[name]
                     self._record.forget(name, campaign.newest)
-        finally:
+        finally:  # what was read before an error is valid, and may be read again without effect
             self._campaigns = campaigns
 
     def _oldest_kept_seq(self) -> int:
-        """Return the lowest seq of the last order of a campaign that is kept although the campaign is over."""
+        """Return the seq from which on the last order of a campaign must be, so that it is kept although it is over."""
         return seq_of(max(EPOCH_MS, wall_clock_ms() - self.kept_ms), 0, 0)

@@ -12,7 +12,7 @@ from manifold.api._parameters import After, CampaignId, Limit, Vin
 from manifold.api._problems import Missing, problem
 from manifold.api._sources import Sources
 from manifold.api.models import campaign_plans as plans
-from manifold.api.models import campaigns as m
+from manifold.api.models import campaigns as models
 from manifold.campaigns import views
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.details import details
@@ -57,57 +57,56 @@ def campaign_routes(sources: Sources) -> APIRouter:
             return await asyncio.to_thread(function, *arguments)
 
     @router.get("/campaigns")
-    async def list_campaigns(state: OfStage = None) -> m.CampaignList:
+    async def list_campaigns(state: OfStage = None) -> models.CampaignList:
         """The campaigns on record and their states, oldest proposal first."""
         now_ms = wall_clock_ms()
         campaigns = await sources.campaigns.all()
-        summaries = [
-            views.summary(name, campaign, now_ms)
-            for name, campaign in views.in_order(campaigns)
-            if state in (None, campaign.decided.stage)
-        ]
-        return m.CampaignList.model_validate({"campaigns": summaries})
+        summaries: list[dict[str, Any]] = []
+        for name, campaign in views.in_order(campaigns):
+            if state is None or campaign.decided.stage == state:
+                summaries.append(views.summary(name, campaign, now_ms))
+        return models.CampaignList.model_validate({"campaigns": summaries})
 
     @router.get("/campaigns/{campaign}", responses=MISSING)
-    async def show(campaign: CampaignId, response: Response) -> m.CampaignState:
+    async def show(campaign: CampaignId, response: Response) -> models.CampaignState:
         """The state of a campaign and its reason, its counts by wave and state, and its rate. The `ETag` is its version."""
-        known = await proposed_campaign(campaign)
-        response.headers["ETag"] = f'"{known.decided.version}"'
-        return m.CampaignState.model_validate(views.summary(campaign, known, wall_clock_ms()))
+        recorded = await proposed_campaign(campaign)
+        response.headers["ETag"] = f'"{recorded.decided.version}"'
+        return models.CampaignState.model_validate(views.summary(campaign, recorded, wall_clock_ms()))
 
     @router.get("/campaigns/{campaign}/plan", responses=MISSING)
     async def show_plan(campaign: CampaignId) -> plans.PlanState:
         """The plan in force, the present counts of its rules, warnings, and missing approvals."""
-        known = await proposed_campaign(campaign)
-        view = await asyncio.to_thread(details, campaign, known, wall_clock_ms())
+        recorded = await proposed_campaign(campaign)
+        view = await asyncio.to_thread(details, campaign, recorded, wall_clock_ms())
         return plans.PlanState.model_validate(view)
 
-    @router.get("/campaigns/{campaign}/targets", response_model=m.TargetPage, responses=MISSING)
+    @router.get("/campaigns/{campaign}/targets", response_model=models.TargetPage, responses=MISSING)
     async def targets(
         campaign: CampaignId, state: OfState = None, wave: OfWave = None, after: AfterVin = "", limit: Limit = PAGE
     ) -> Any:
         """The targets of a campaign and their states, in the order of waves and draw, a page at a time."""
-        known = await proposed_campaign(campaign)
+        recorded = await proposed_campaign(campaign)
         try:
-            page, next_after = await asyncio.to_thread(views.targets, known, state=state, wave=wave, after=after, limit=limit)
+            page, next_after = await asyncio.to_thread(views.targets, recorded, state=state, wave=wave, after=after, limit=limit)
         except LookupError:
             return problem(422, f"after={after}: is not a target of {campaign}; send the after of a page")
-        return m.TargetPage.model_validate({"campaign": campaign, "targets": page, "after": next_after})
+        return models.TargetPage.model_validate({"campaign": campaign, "targets": page, "after": next_after})
 
     @router.get("/campaigns/{campaign}/events", responses=MISSING)
-    async def events(campaign: CampaignId, after: After = 0, limit: Limit = PAGE) -> m.EventPage:
+    async def events(campaign: CampaignId, after: After = 0, limit: Limit = PAGE) -> models.EventPage:
         """The recorded orders to a campaign, by people and by the campaigner, oldest first, a page at a time."""
-        known = await proposed_campaign(campaign)
-        page, next_after = views.events(known, after=after, limit=limit)
-        return m.EventPage.model_validate({"campaign": campaign, "events": page, "after": next_after})
+        recorded = await proposed_campaign(campaign)
+        page, next_after = views.events(recorded, after=after, limit=limit)
+        return models.EventPage.model_validate({"campaign": campaign, "events": page, "after": next_after})
 
     @router.get("/campaigns/{campaign}/forecast", responses=MISSING)
     async def show_forecast(campaign: CampaignId) -> plans.Forecast:
         """When shares of the targets would be delivered if the campaign started now and every vehicle were connected."""
-        known = await proposed_campaign(campaign)
+        recorded = await proposed_campaign(campaign)
         policy = policy_of(sources.settings)
         absences_ms = [0]  # every vehicle is connected
-        result = await run_job(forecast, views.with_targets(known), absences_ms, policy, wall_clock_ms())
+        result = await run_job(forecast, views.with_targets(recorded), absences_ms, policy, wall_clock_ms())
         return plans.Forecast.model_validate({"campaign": campaign, **views.forecast_view(result)})
 
     @router.get("/campaigns/{campaign}/report", responses=MISSING)
@@ -121,10 +120,10 @@ def campaign_routes(sources: Sources) -> APIRouter:
         return plans.Report(campaign=campaign, report=await run_job(read_and_report))
 
     @router.get("/vins/{vin}/campaigns")
-    async def of_vehicle(vin: Vin) -> m.VehicleCampaigns:
+    async def of_vehicle(vin: Vin) -> models.VehicleCampaigns:
         """The campaigns of which a vehicle is a target, and its state in each."""
         campaigns = await sources.campaigns.all()
         view = await asyncio.to_thread(views.of_vehicle, campaigns, vin)
-        return m.VehicleCampaigns.model_validate({"vin": vin, "campaigns": view})
+        return models.VehicleCampaigns.model_validate({"vin": vin, "campaigns": view})
 
     return router

@@ -35,7 +35,7 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
             async with httpx.AsyncClient(
                 headers=settings.bearer,
                 timeout=REQUEST_TIMEOUT_S,
-                trust_env=False,
+                trust_env=False,  # no proxy of the environment
                 verify=verified(settings, settings.signals),
             ) as client:
                 response = await client.get(f"{settings.signals}/dead-letters{path}", params=query)

@@ -27,17 +27,20 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return _name_of(schema["$ref"])
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
+        kinds_once = dict.fromkeys(map(_kind, schema["anyOf"]))
+        return " or ".join(kinds_once)
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
         return f"list of {_kind(schema['items'])}"
     bounds = [text.format(schema[name]) for name, text in BOUNDS.items() if _is_worth_showing(schema.get(name))]
-    kind = str(schema.get("const", schema.get("format", schema.get("type", "anything"))))
+    kinds = [str(schema[name]) for name in ("const", "format", "type") if name in schema]  # the most specific first
+    kind = kinds[0] if kinds else "anything"
     return ", ".join([kind, *bounds])
 
 
 def _is_worth_showing(bound: object) -> bool:
+    """Whether a schema has this bound or default, and it is no bound of the integer type itself."""
     if bound is None:
         return False
     return not isinstance(bound, int | float) or bound <= MAX_BOUND

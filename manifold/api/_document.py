@@ -23,7 +23,7 @@ FAILURES: dict[int, dict[int | str, dict[str, Any]]] = {status: {status: _failur
 
 
 def describe(app: FastAPI) -> None:
-    """Replace the application's OpenAPI document by `_document`, which is built on first use."""
+    """Let the application serve the OpenAPI document of this module. It is built on first use."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -34,12 +34,13 @@ def describe(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
+    """Return FastAPI's OpenAPI document of the routes, with their possible errors as problem details, and the bearer token."""
     document = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
     components = document["components"]
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"bearer": []}, {}]  # {}: without a token, which is possible on loopback
     schemas = components["schemas"]
-    for unused in ("HTTPValidationError", "ValidationError"):
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own errors, which problem details replace
         schemas.pop(unused, None)
     problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     nested_schemas = problem_schema.pop("$defs")

@@ -12,14 +12,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from manifold import history
 from manifold.api._callers import Right, needs
 from manifold.api._document import FAILURES
-from manifold.api._parameters import After, ClientId, Limit, only_json
+from manifold.api._parameters import After, ClientId, Limit, require_json
 from manifold.api._problems import problem
 from manifold.api._sources import Sources
 from manifold.api.models.ecq import CompactedQueue, LiveMessage, RewindTo, Rewound
 from manifold.contracts.ecq import rewind_target
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.messages import ReceiptStatus
-from manifold.history.ecq_from_queues import ask_page, page_of_replies
+from manifold.history.ecq_from_queues import add_page_commands, page_of_replies
 from manifold.history.merge import History
 from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_corrupt
@@ -44,7 +44,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
                 return _model_of(queue)
 
         def read(catalog: Catalog) -> history.CompactedQueue:
-            return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
+            return History(sources.settings, sources.blocking_redis(), catalog).compacted_queue(client_id, page)
 
         return _model_of(await sources.lake.ask(read))
 
@@ -52,7 +52,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
         "/ecq/{client_id}/rewind",
         responses=REWIND_FAILURES,
         response_model=Rewound,
-        dependencies=[Depends(only_json), Depends(needs(Right.REWIND))],
+        dependencies=[Depends(require_json), Depends(needs(Right.REWIND))],
     )
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
         """Rewind a client's compacted queue to a message, and respond when the rewind is on disk.
@@ -63,9 +63,10 @@ def ecq_routes(sources: Sources) -> APIRouter:
             raise Retryable(f"{MAX_CONCURRENT_REWINDS} rewinds are under way; ask again")
         async with rewind_limit, Publisher(sources.settings, sources.settings.mqtt_username_api) as publisher:
             receipt = await publisher.rewind(client_id, body.to)
-        first_seq = rewind_target(body.to)
-        if receipt.status is ReceiptStatus.REFUSED or first_seq is None:
+        if receipt.status is ReceiptStatus.REFUSED:
             return problem(422, f"the recorder refused it: {receipt.reason}")
+        first_seq = rewind_target(body.to)
+        assert first_seq is not None  # `RewindTo` accepts only valid positions
         return Rewound(client_id=client_id, seq=receipt.seq, first_seq=first_seq)
 
     return router
@@ -76,12 +77,12 @@ def _model_of(queue: history.CompactedQueue) -> CompactedQueue:
 
 
 async def _queue_in_redis(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
-    """Return a page of the queue from Redis, or None if Redis is unavailable or incomplete: then archive and lake are needed."""
+    """Return a page of the queue from Redis, or None if Redis is unavailable or does not have the whole page."""
     batch = AsyncBatch(sources.redis, sources.policy)
-    ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
+    add_page_commands(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
         return page_of_replies(await batch.run(), client_id, sources.settings.ecq_pending_retention)
-    except AuthenticationError:  # redis-py derives it from ConnectionError
+    except AuthenticationError:  # derives from ConnectionError, but does not mean that Redis is unavailable
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None

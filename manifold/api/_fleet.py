@@ -76,7 +76,7 @@ async def _current_state(sources: Sources, vins: list[str]) -> list[Queue]:
     replies = await batch.run(tolerant=True)  # two for each vehicle
     current: list[Queue] = []
     for vin, entries, oldest_at in zip(vins, replies[::2], replies[1::2], strict=True):
-        if isinstance(oldest_at, datetime):
+        if isinstance(oldest_at, datetime):  # None: the queue is empty; an error: it is corrupt
             current.append(Queue(vin=vin, entries=entries, oldest_at=oldest_at))
     return current
 

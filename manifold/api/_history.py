@@ -37,7 +37,7 @@ def history_routes(sources: Sources) -> APIRouter:
         """Run a query on the history in a thread."""
 
         def read(catalog: Catalog) -> T:
-            return read_history(History(sources.settings, sources.blocking(), catalog))
+            return read_history(History(sources.settings, sources.blocking_redis(), catalog))
 
         return await sources.lake.ask(read)
 

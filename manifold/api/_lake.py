@@ -34,31 +34,31 @@ class Lake:
         """Close without waiting for running reads."""
         self._lake.close()
 
-    async def ask(self, read: Callable[[Catalog], T], within_s: float | None = None) -> T:
-        """Run `read` in a thread and return its result. `within_s` replaces the timeout `api_timeout_seconds`.
+    async def ask(self, read: Callable[[Catalog], T]) -> T:
+        """Run `read` in a thread and return its result.
 
         Raises:
-            Retryable: the lake cannot be read, too many reads are waiting, or the read exceeds its timeout.
+            Retryable: the lake cannot be read, too many reads are waiting, or the read takes over `api_timeout_seconds`.
             Permanent: an error of the lake that retrying cannot fix, such as a rejected login.
         """
         if self._lookup_limit.locked():
             raise Retryable(f"{MAX_CONCURRENT_LOOKUPS} lake queries are already waiting; retry later")
         async with self._lookup_limit:
             with LOOKUPS.track_inprogress():
-                return await self._lake.ask(read, within_s or self._settings.api_timeout_seconds)
+                return await self._lake.ask(read, self._settings.api_timeout_seconds)
 
     async def watch(self) -> None:
         """Check periodically whether the lake is readable, and set `problem`."""
         while True:
             try:
-                await self.ask(_check)
+                await self.ask(_require_readable)
                 self.problem = None
             except ManifoldError as exc:
                 self.problem = str(exc)
             await asyncio.sleep(CHECK_INTERVAL_S if self.problem is None else RECHECK_INTERVAL_S)
 
 
-def _check(catalog: Catalog) -> None:
+def _require_readable(catalog: Catalog) -> None:
     """Raise an error unless the lake is readable."""
     with suppress(NoSuchTableError):  # before the first ingest, a readable lake has no tables
         catalog.load_table(SEGMENTS.identifier)

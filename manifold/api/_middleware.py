@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from manifold.api._callers import Callers
 from manifold.api._metrics import REQUESTS, SECONDS
-from manifold.api._problems import failed, problem
+from manifold.api._problems import problem, unexpected_error_response
 from manifold.runtime.http import UNAUTHORIZED_HEADERS
 
 HEALTH, ALIVE = "/healthz", "/livez"  # an orchestrator's probes send no token
@@ -32,11 +32,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         max_bytes = MAX_PLAN_BYTES if scope["path"].startswith(CAMPAIGNS_PATH) else MAX_BODY_BYTES
-        receive = _bounded(receive, max_bytes)
+        receive = _with_body_limit(receive, max_bytes)
         began = time.perf_counter()
         status = 0  # until the response starts
 
-        async def send_and_note_status(message: Message) -> None:
+        async def send_and_store_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -47,25 +47,27 @@ class RequestMiddleware:
             scope.setdefault("state", {})["caller"] = caller
             if caller is None and scope["path"] not in (HEALTH, ALIVE):
                 detail = "send the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it, or a named one"
-                await problem(401, detail, headers=UNAUTHORIZED_HEADERS)(scope, receive, send_and_note_status)
+                response = problem(401, detail, headers=UNAUTHORIZED_HEADERS)
+                await response(scope, receive, send_and_store_status)
             else:
-                await self._app(scope, receive, send_and_note_status)
+                await self._app(scope, receive, send_and_store_status)
         except Exception:
-            log.exception("a request failed", path=scope["path"])
+            log.exception("request failed with an unexpected error", method=scope["method"], path=scope["path"])
             if status:  # the response has started: abort it to signal that it is incomplete
                 raise
-            await failed()(scope, receive, send_and_note_status)
+            response = unexpected_error_response()
+            await response(scope, receive, send_and_store_status)
         finally:
             route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
             REQUESTS.labels(route, str(status)).inc()
             SECONDS.labels(route).observe(time.perf_counter() - began)
 
 
-def _bounded(receive: Receive, max_bytes: int) -> Receive:
+def _with_body_limit(receive: Receive, max_bytes: int) -> Receive:
     """Wrap `receive` so that it raises a 413 error if the body exceeds `max_bytes`."""
     received_bytes = 0
 
-    async def bounded() -> Message:
+    async def receive_bounded() -> Message:
         nonlocal received_bytes
         message = await receive()
         received_bytes += len(message.get("body", b""))
@@ -73,7 +75,7 @@ def _bounded(receive: Receive, max_bytes: int) -> Receive:
             raise HTTPException(413, f"the body is over {max_bytes} bytes; send less")
         return message
 
-    return bounded
+    return receive_bounded
 
 
 def _authorization(scope: Scope) -> str:

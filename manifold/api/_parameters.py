@@ -42,7 +42,7 @@ Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a sma
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]
 
 
-async def only_json(request: Request) -> None:
+async def require_json(request: Request) -> None:
     """Refuse bodies that are not declared as JSON.
 
     This prevents cross-site request forgery: a browser sends a form to another site without a preflight request, but not JSON.
@@ -51,7 +51,7 @@ async def only_json(request: Request) -> None:
         raise HTTPException(415, "send the body as Content-Type: application/json")
 
 
-async def no_others(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters, because a misspelt parameter would be ignored silently."""
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     unknown = [name for name in request.query_params if name not in known]
@@ -59,9 +59,8 @@ async def no_others(request: Request) -> None:
         return
     alternatives = f"; there are {', '.join(sorted(known))}" if known else ": there are none"
     message = f"is no parameter here{alternatives}"
-    raise RequestValidationError(
-        [
-            {"type": "extra_forbidden", "loc": ("query", name), "msg": message, "input": request.query_params[name]}
-            for name in unknown
-        ]
-    )
+    errors: list[dict[str, Any]] = []
+    for name in unknown:
+        value = request.query_params[name]
+        errors.append({"type": "extra_forbidden", "loc": ("query", name), "msg": message, "input": value})
+    raise RequestValidationError(errors)

@@ -81,7 +81,7 @@ def problem(
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
 
 
-def failed() -> Response:
+def unexpected_error_response() -> Response:
     """Build the response to an unexpected error. It contains no details; they are only in the log."""
     return problem(500, "unexpected error; see the API's log")
 
@@ -111,8 +111,8 @@ def register_problem_handlers(app: FastAPI) -> None:
         return problem(404, str(exc))
 
     @app.exception_handler(Permanent)
-    async def permanent_problem(_: Request, exc: Permanent) -> Response:
-        log.error("permanent upstream error", reason=str(exc))
+    async def permanent_problem(request: Request, exc: Permanent) -> Response:
+        log.error("request failed; retrying cannot help", method=request.method, path=request.url.path, reason=str(exc))
         return problem(503, str(exc))
 
     @app.exception_handler(Retryable)
@@ -120,8 +120,8 @@ def register_problem_handlers(app: FastAPI) -> None:
         return problem(503, str(exc), headers={"Retry-After": str(RETRY_AFTER_S)})
 
     @app.exception_handler(RedisError)
-    async def redis_problem(_: Request, exc: RedisError) -> Response:
-        log.warning("the queues cannot be read", reason=repr(exc))
+    async def redis_problem(request: Request, exc: RedisError) -> Response:
+        log.warning("request failed; redis cannot be read", method=request.method, path=request.url.path, reason=repr(exc))
         detail = f"the queues cannot be read ({type(exc).__name__}); see `manifold status`, then ask again"
         return problem(503, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
@@ -134,20 +134,18 @@ def _field_error(error: Mapping[str, Any]) -> dict[str, str]:
         return {"name": place, "place": place, "value": "", "problem": reason}
     message = str(error["msg"])
     begins_with_acronym = message[:2].isupper()
-    return {
-        "name": ".".join(path) or place,
-        "place": place,
-        "value": _shortened(str(error["input"])),
-        "problem": message if begins_with_acronym else message[:1].lower() + message[1:],
-    }
+    if not begins_with_acronym:
+        message = message[:1].lower() + message[1:]
+    name = ".".join(path) or place  # without a path, the whole body is invalid
+    return {"name": name, "place": place, "value": _shortened(str(error["input"])), "problem": message}
 
 
 def _sentence(field_error: Mapping[str, str]) -> str:
-    """Format a field error as `name=value: problem`. An error of the whole body may have no value."""
+    """Format a field error as `name=value: problem`; an error of the whole body without a value, as `name: problem`."""
     name, value = field_error["name"], field_error["value"]
     is_whole_body = name == field_error["place"]
-    name_and_value = f"{name}={value}" if value or not is_whole_body else name
-    return f"{name_and_value}: {field_error['problem']}"
+    subject = name if is_whole_body and not value else f"{name}={value}"
+    return f"{subject}: {field_error['problem']}"
 
 
 def _shortened(text: str) -> str:

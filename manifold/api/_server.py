@@ -52,7 +52,7 @@ async def serve(settings: Settings) -> None:
         ssl_certfile=tls_files.certificate or None,
         ssl_keyfile=tls_files.key or None,
     )
-    config.load()
+    config.load()  # makes `config.ssl`, which is used below
     server = _Server(config)
 
     def stop() -> None:

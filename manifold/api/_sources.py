@@ -52,7 +52,7 @@ class Sources:
             if self._blocking_redis is not None:
                 self._blocking_redis.close()
 
-    def blocking(self) -> BlockingRedis:
+    def blocking_redis(self) -> BlockingRedis:
         """Return the blocking Redis client for the threads that read the lake. It is created on first use.
 
         Raises:

@@ -72,10 +72,11 @@ def _without_payload(refusal: Refusal) -> dict[str, object]:
 
 
 def _cursor_of(refusal: Refusal) -> str:
-    """Return the text form of a refused message's position, as described at `CURSOR`."""
+    """Return the position of a refused message as text: when it was received in Unix microseconds, and its seq."""
     return f"{round(refusal.received_at.timestamp() * 1_000_000)}_{refusal.seq}"
 
 
 def _parse_cursor(cursor: str) -> Cursor:
+    """Parse a position written by `_cursor_of`."""
     microseconds, seq = cursor.split("_")
     return datetime.fromtimestamp(int(microseconds) / 1_000_000, UTC), int(seq)

@@ -53,7 +53,8 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
     batch.call(("ZCARD", keys.done(vin)), int)
     for code in OF_CODE:
         batch.call(("ZREVRANGEBYSCORE", keys.done(vin), code, code, "LIMIT", 0, limit), _seqs)
-    presence, inflight, queued_count, pending, parked_count, parked, remembered_count, *ended = await batch.run()
+    # The replies, in the order of the calls. The entry in flight is one of the pending ones.
+    presence, inflight, pending_count, pending, parked_count, parked, remembered_count, *ended = await batch.run()
     waiting_seqs = sorted(seq for seq in {*pending, *parked} if seq > after)
     page_seqs = waiting_seqs[:limit]
     outcomes: dict[int, str] = {}
@@ -66,7 +67,7 @@ async def _vehicle(sources: Sources, vin: str, limit: int, after: int) -> Vehicl
     return Vehicle.model_construct(
         vin=vin,
         presence=_presence(presence, sources.policy.presence_ms),
-        pending=max(0, queued_count - in_flight_count),
+        pending=max(0, pending_count - in_flight_count),
         parked=parked_count,
         in_flight=in_flight_count,
         remembered=remembered_count,
@@ -106,12 +107,17 @@ async def _entries(sources: Sources, vin: str, seqs: list[int]) -> dict[int, Ent
 
 def _trigger_ids(trigger: object) -> tuple[str, str]:
     """Return request_id and data_id of a trigger, from its reply; empty texts if the trigger is gone or has the wrong type."""
-    request_id, data_id = trigger if isinstance(trigger, list) else (None, None)
+    if not isinstance(trigger, list):  # an error: the key has the wrong type
+        return "", ""
+    request_id, data_id = trigger
     return (request_id or b"").decode(errors="replace"), (data_id or b"").decode(errors="replace")
 
 
 def _with_state(entry: EntryHistory, inflight: list[bytes | None], parked_seqs: set[int]) -> EntryHistory:
-    """Return a pending entry as in flight if `inflight` names its seq, as parked if it is in `parked_seqs`, else unchanged."""
+    """Return a pending entry as in flight if that is its state, as parked if its seq is in `parked_seqs`, else unchanged.
+
+    `inflight` has seq, published_at and attempts of the vehicle's entry in flight; each is None if there is none.
+    """
     seq, published_at, attempts = inflight
     if seq is not None and int(seq) == entry.seq:
         dispatched_at = instant_of(int(published_at)) if published_at else None

@@ -68,7 +68,7 @@ def cancel(
         for batch in reversed(page.batches):
             is_small = batch.seq in page.entries
             recorded = recorded_of_small if is_small else batches.recorded(page, {batch.seq})
-            entries = map(recorded.ended, batches.entries(page, batch, vins))
+            entries = map(recorded.with_outcome, batches.entries(page, batch, vins))
             if vins:
                 entries_of_vins += entries  # ended below, once every VIN is known to be in a trigger
             else:

@@ -118,7 +118,7 @@ def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
     from manifold.sandbox.platform.authority import FRONT_DOOR
 
     home = settings.home
-    issued = [row for row in cert_registry.of_home(home) if row.name == name]
+    issued = [row for row in cert_registry.unexpired(home) if row.name == name]
     serials = [row.serial for row in issued if FRONT_DOOR.is_issuer(row.issuer)]
     if not serials and settings.mqtt_url:
         fail(
@@ -144,7 +144,9 @@ def list_issued(as_json: AsJson = False) -> None:
 
     home = settings_or_fail().home
     revoked = certificates.revoked(home)
-    rows = [(row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in revoked) for row in cert_registry.of_home(home)]
+    rows = [
+        (row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in revoked) for row in cert_registry.unexpired(home)
+    ]
     columns = ("name", "serial", "issuer", "ends_at", "revoked")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
 
 from redis import Redis
 
@@ -18,8 +17,8 @@ from manifold.settings import Settings
 
 
 @dataclass(slots=True)
-class Found:
-    """A page of triggers, oldest first, with the recorded entries of the newest triggers, as far as the entry limit allows."""
+class TriggerPage:
+    """A page of triggers, oldest first, with the entries of the newest triggers as recorded, as far as the entry limit allows."""
 
     batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # `before` of the next page; None: no older triggers
@@ -43,71 +42,81 @@ class Batches:
         Raises:
             Retryable: a recorder does not answer.
         """
-        if close_segments(self._settings):
+        failures = close_segments(self._settings)
+        if failures:
             raise Retryable("the recorder did not close its open segments; is the platform up? See `manifold status`")
 
-    def shown(self, bounds: Bounds) -> BatchPage:
-        """Return a page of triggers with the states of their entries.
+    def page_with_states(self, bounds: Bounds) -> BatchPage:
+        """Return the newest triggers within the bounds, with the states of their entries.
 
         Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `open`.
         """
         close_segments(self._settings)  # the VINs of a recent trigger are only in the archive, once its segment is closed
-        found = self.page(bounds)
-        recorded = self.recorded(found, found.entries.keys())
-        entries = map(recorded.ended, chain.from_iterable(found.entries.values()))
+        page = self.page(bounds)
+        recorded = self.recorded(page, page.entries.keys())
+        entries: list[EntryHistory] = []
+        for entries_of_trigger in page.entries.values():
+            entries += [recorded.with_outcome(entry) for entry in entries_of_trigger]
         current_entries = with_current_states(self._redis, entries, self._settings.retention_days)
-        states: dict[int, Counter[str]] = {seq: Counter() for seq in found.entries}
+        states: dict[int, Counter[str]] = {seq: Counter() for seq in page.entries}
         for entry in current_entries:
             states[entry.seq][str(entry.state)] += 1
-        batches = [replace(batch, states=states.get(batch.seq, batch.states)) for batch in found.batches]
-        return BatchPage(batches, found.before, current_entries, frozenset(states))
+        batches = [replace(batch, states=states.get(batch.seq, batch.states)) for batch in page.batches]
+        return BatchPage(batches, page.before, current_entries, frozenset(states))
 
-    def page(self, bounds: Bounds) -> Found:
+    def page(self, bounds: Bounds) -> TriggerPage:
         """Return the newest triggers within the bounds, without querying the queues."""
         in_lake, ingested = self._lake_half.batch_page(self._request_id, datetime.now(UTC) - UNINGESTED_WINDOW, bounds)
         known = {batch.seq: batch for batch in in_lake.batches}
         # Triggers before the lake's page belong to the next page, even if they are only in the archive.
         oldest_seq = bounds.since if in_lake.before is None else in_lake.before
-        recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=oldest_seq))
-        # A trigger whose segment was ingested during this query is in the lake and among `recorded`. It counts as in the lake.
-        archived = recorded.keys() - known.keys()
-        for seq in archived:
-            vehicles = recorded[seq].vehicles
-            known[seq] = BatchHistory(seq, recorded[seq].data_id, vehicles, {OPEN: vehicles})
+        in_archive = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=oldest_seq))
+        # A trigger whose segment was ingested during this query is found in both. It counts as in the lake.
+        only_archived = in_archive.keys() - known.keys()
+        for seq in only_archived:
+            vehicles = in_archive[seq].vehicles
+            known[seq] = BatchHistory(seq, in_archive[seq].data_id, vehicles, {OPEN: vehicles})
         page_seqs = sorted(known)[-bounds.limit :]
         batches = [known[seq] for seq in page_seqs]
         listed_seqs = bounds.within_entry_limit(batches)
-        entries: dict[int, list[EntryHistory]] = {seq: [] for seq in listed_seqs}
-        # The API may list the entries of fewer triggers than these bounds allow; the others are read here.
-        unlisted_seqs = listed_seqs - in_lake.complete_seqs - archived
-        unlisted_entries = self._lake_half.local.of_triggers(unlisted_seqs) if unlisted_seqs else []
-        for entry in [*in_lake.entries, *unlisted_entries]:
-            if entry.seq in entries:
-                entries[entry.seq].append(entry)
-        for seq in listed_seqs & archived:
-            entries[seq] = list(self._entries_from_archive(known[seq], recorded[seq].vins))
+        entries = self._entries_in_lake(in_lake, listed_seqs - only_archived)
+        for seq in listed_seqs & only_archived:
+            entries[seq] = list(self._entries_from_archive(known[seq], in_archive[seq].vins))
         before = page_seqs[0] if len(known) > len(page_seqs) else in_lake.before
-        return Found(batches, before, entries, archived & set(page_seqs), ingested)
+        return TriggerPage(batches, before, entries, only_archived & set(page_seqs), ingested)
 
-    def recorded(self, found: Found, seqs: Set[int]) -> RecordedInArchive:
-        """Return the outcomes of these triggers' entries that are not in the lake yet."""
-        return read_recorded(self._settings, found.ingested, seqs=seqs)
+    def recorded(self, page: TriggerPage, seqs: Set[int]) -> RecordedInArchive:
+        """Return the outcomes of these triggers' entries that are in the archive and not in the lake yet."""
+        return read_recorded(self._settings, page.ingested, seqs=seqs)
 
-    def entries(self, found: Found, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
+    def entries(self, page: TriggerPage, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
         """Yield the entries of a trigger as recorded; if `vins` is not empty, only those of these vehicles.
 
         The entries are read lazily, because a trigger may have a million.
         """
         entries: Iterable[EntryHistory]
-        if batch.seq in found.entries:
-            entries = found.entries[batch.seq]
-        elif batch.seq in found.archived:
+        if batch.seq in page.entries:
+            entries = page.entries[batch.seq]
+        elif batch.seq in page.archived:
             only_this_trigger = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
-            triggers = triggers_recorded(self._settings, found.ingested, self._request_id, only_this_trigger)
+            triggers = triggers_recorded(self._settings, page.ingested, self._request_id, only_this_trigger)
             entries = self._entries_from_archive(batch, triggers[batch.seq].vins)
         else:
             entries = self._entries_from_lake(batch, vins)
         return (entry for entry in entries if not vins or entry.vin in vins)
+
+    def _entries_in_lake(self, in_lake: BatchPage, seqs: Set[int]) -> dict[int, list[EntryHistory]]:
+        """Return by seq the entries of these triggers: those of the lake's page, and the others read here.
+
+        The API may list the entries of fewer triggers than the bounds of this query allow.
+        """
+        entries: dict[int, list[EntryHistory]] = {seq: [] for seq in seqs}
+        unlisted_seqs = seqs - in_lake.complete_seqs
+        unlisted_entries = self._lake_half.local.of_triggers(unlisted_seqs) if unlisted_seqs else []
+        for entry in [*in_lake.entries, *unlisted_entries]:
+            if entry.seq in entries:
+                entries[entry.seq].append(entry)
+        return entries
 
     def _entries_from_archive(self, batch: BatchHistory, vins: Iterable[str]) -> Iterator[EntryHistory]:
         return (EntryHistory(vin, batch.seq, self._request_id, batch.data_id) for vin in vins)

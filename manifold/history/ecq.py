@@ -26,23 +26,23 @@ class LiveMessage:
         """When the message was accepted (UTC), from its seq."""
         return datetime_of(self.seq)
 
-    def sized(self, size_bytes: int | None) -> "LiveMessage":
+    def with_size_if_unknown(self, size_bytes: int | None) -> "LiveMessage":
         """Return the message with this size if its own size is unknown, else unchanged."""
-        return self if self.size_bytes is not None else replace(self, size_bytes=size_bytes)
+        return replace(self, size_bytes=size_bytes) if self.size_bytes is None else self
 
-    def expired(self, at: datetime) -> "LiveMessage":
+    def as_expired(self, at: datetime) -> "LiveMessage":
         """Return a copy that expired at `at` (UTC)."""
         return replace(self, state=Outcome.EXPIRED, ended_at=at, reason=WHY_EXPIRED)
 
-    def aged(self, pending_retention: timedelta | None, now: datetime) -> "LiveMessage":
+    def expired_if_overdue(self, pending_retention: timedelta | None, now: datetime) -> "LiveMessage":
         """Return the message as expired if it is pending past its retention, even if that expiry is not recorded yet.
 
-        `pending_retention` of None is unlimited.
+        Otherwise return it unchanged. `pending_retention` of None is unlimited.
         """
         if self.state != EntryState.PENDING or pending_retention is None:
             return self
         expires_at = self.ts + pending_retention
-        return self if expires_at >= now else self.expired(expires_at)
+        return self.as_expired(expires_at) if expires_at < now else self
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for `manifold ecq show --json`. Only an expired message has `ended_at` and `reason`."""

@@ -36,7 +36,7 @@ def read_queue_in_lake(catalog: Catalog, client_id: str) -> QueueInLake:
 
 
 def read_sizes(catalog: Catalog, client_id: str, seqs: Set[int]) -> dict[int, int]:
-    """Return by seq the payload sizes (bytes) of those messages that are in the lake. Few payloads are in memory at once."""
+    """Return by seq the payload sizes (bytes) of those messages that are in the lake. Only few payloads are in memory at once."""
     sizes: dict[int, int] = {}
     for chunk in messages(catalog, [(client_id, seq) for seq in seqs]):
         sizes |= {seq: len(message.payload) for (_, seq), message in chunk.items()}

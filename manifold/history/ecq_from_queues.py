@@ -32,8 +32,8 @@ class Queued:
     reply: ReadReply
 
     @property
-    def is_whole(self) -> bool:
-        """Whether Redis alone is sufficient, so that archive and lake need not be read."""
+    def is_sufficient(self) -> bool:
+        """Whether Redis alone has the whole queue, so that archive and lake need not be read."""
         messages = self.reply.messages
         has_all_sizes = bool(messages) and all(message.size_bytes is not None for message in messages)
         return self.is_loaded and has_all_sizes and not _is_recent_expiry(self.reply.expired_at_ms)
@@ -54,7 +54,7 @@ class Queued:
         return CompactedQueue(client_id, last_seq, acked_seq, instant_of(self.reply.acked_at_ms), entries)
 
 
-def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
+def add_page_commands(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
     """Add the commands for a page to a batch; parse their replies with `page_of_replies`."""
     limit = min(page.limit or MESSAGE_BATCH_SIZE, MESSAGE_BATCH_SIZE)
     batch.add(ecq_queue(client_id), ReadPage(page.after, limit), wall_clock_ms())
@@ -63,7 +63,7 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
 
 
 def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: timedelta | None) -> CompactedQueue | None:
-    """Build the page from the replies to the commands of `ask_page`. Return None if Redis alone is not sufficient."""
+    """Build the page from the replies to the commands of `add_page_commands`. Return None if Redis alone is not sufficient."""
     reply: PageReply = replies[0]
     loaded_marks = replies[1:]
     has_all_sizes = all(message.size_bytes is not None for message in reply.messages)
@@ -71,7 +71,8 @@ def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: t
     if not is_complete or _is_recent_expiry(reply.expired_at_ms):
         return None
     entries = _live(reply.messages, reply.in_flight, pending_retention)
-    last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
+    known_seqs = [seq for seq in (reply.last_seq, reply.acked_seq) if seq]
+    last_seq = max(known_seqs, default=None)
     after = entries[-1].seq if reply.has_more else None
     return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
 
@@ -81,22 +82,22 @@ def read_page(
 ) -> CompactedQueue | None:
     """Read a page of up to `MESSAGE_BATCH_SIZE` messages from Redis; without `page.limit`, read the whole queue.
 
-    Return None if Redis is unavailable or not sufficient. The whole queue is read by key, so that each key is read once. (Read by
-    seq, the queue of a fast writer would have no end, because each new write gets a higher seq.)
+    Return None if Redis is unavailable or does not have the whole page. The whole queue is read by key, so that each key is read
+    once. (Read by seq, the queue of a fast writer would have no end, because each new write gets a higher seq.)
 
     Raises:
         redis.ResponseError: a key has the wrong type.
     """
     if page.limit is None:
         queued = read_queue(redis, policy, client_id)
-        if queued is None or not queued.is_whole:
+        if queued is None or not queued.is_sufficient:
             return None
         return queued.queue(client_id, page.after, pending_retention)
     try:
         batch = BlockingBatch(redis, policy)
-        ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
+        add_page_commands(batch, client_id, page, of_cluster=is_cluster(redis))
         return page_of_replies(batch.run(), client_id, pending_retention)
-    except AuthenticationError:  # redis-py derives it from ConnectionError
+    except AuthenticationError:  # derives from ConnectionError, but does not mean that Redis is unavailable
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
@@ -114,7 +115,7 @@ def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
             batch.call(("GET", mark), lambda reply: reply)
         is_loaded = all(batch.run())
         return Queued(is_loaded, EcqLoader(redis, policy).read_one(client_id))
-    except AuthenticationError:  # redis-py derives it from ConnectionError
+    except AuthenticationError:  # derives from ConnectionError, but does not mean that Redis is unavailable
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
@@ -131,8 +132,11 @@ def _live(messages: Sequence[QueuedMessage], in_flight: int | None, pending_rete
     now = datetime.now(UTC)
     live: list[LiveMessage] = []
     for message in messages:
-        state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
+        state: str = EntryState.PENDING
         if message.seq == in_flight:
             state = EntryState.IN_FLIGHT
-        live.append(LiveMessage(message.key, message.seq, message.size_bytes, state).aged(pending_retention, now))
+        elif message.is_delivered:
+            state = Outcome.DELIVERED
+        live_message = LiveMessage(message.key, message.seq, message.size_bytes, state)
+        live.append(live_message.expired_if_overdue(pending_retention, now))
     return live

@@ -35,7 +35,7 @@ def compacted_queue(settings: Settings, redis: Redis, lake_half: LakeHalf, clien
         Permanent, Retryable: archive or lake are needed and unreadable. An unavailable catalog raises its own errors.
     """
     policy = Policy.of(settings)
-    if settings.direct_enqueue:
+    if settings.direct_enqueue:  # otherwise Redis has no recent writes, because only pipelines fill the queues
         redis_page = read_page(redis, policy, client_id, page, settings.ecq_pending_retention)
         if redis_page is not None:
             return redis_page
@@ -48,7 +48,8 @@ def compacted_queue(settings: Settings, redis: Redis, lake_half: LakeHalf, clien
     queue = page_of(merged(settings, client_id, queued, recorded, in_lake), page)
     unsized_seqs = {message.seq for message in queue.entries if message.size_bytes is None}
     sizes = lake_half.local.sizes(client_id, unsized_seqs) if unsized_seqs else {}
-    return replace(queue, entries=[message.sized(sizes.get(message.seq)) for message in queue.entries])
+    entries = [message.with_size_if_unknown(sizes.get(message.seq)) for message in queue.entries]
+    return replace(queue, entries=entries)
 
 
 def merged(
@@ -62,15 +63,17 @@ def merged(
     if queued is not None and queued.is_loaded:
         for message in queued.messages(pending_retention):
             on_record = live.get(message.key)
-            if on_record is None or on_record.seq < message.seq:
+            if on_record is None or on_record.seq < message.seq:  # Redis has a newer message
                 live[message.key] = message
             elif on_record.seq == message.seq and state.expired_at(message.seq) is None:
-                live[message.key] = message.sized(on_record.size_bytes)
+                # Of the same message, Redis has the newer state, and archive and lake may have the size.
+                live[message.key] = message.with_size_if_unknown(on_record.size_bytes)
         if queued.reply.acked_seq is not None:
             acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)
     entries = sorted(live.values(), key=lambda message: message.seq)
-    known_seqs = [acked_seq, in_lake.last_seq, *recorded.writes, *(message.seq for message in entries)]
-    last_seq = max((seq for seq in known_seqs if seq), default=None)
+    message_seqs = [message.seq for message in entries]
+    known_seqs = [seq for seq in (acked_seq, in_lake.last_seq, *recorded.writes, *message_seqs) if seq]
+    last_seq = max(known_seqs, default=None)
     return CompactedQueue(client_id, last_seq, acked_seq, acked_at, entries)
 
 
@@ -83,18 +86,18 @@ def _live_on_record(
     newest_seqs: dict[str, int] = {}
     for seq, key in in_lake.writes.items():
         newest_seqs[key] = max(seq, newest_seqs.get(key, 0))
-    for seq, (key, _) in recorded.writes.items():
-        newest_seqs[key] = max(seq, newest_seqs.get(key, 0))
+    for seq, write in recorded.writes.items():
+        newest_seqs[write.key] = max(seq, newest_seqs.get(write.key, 0))
     live: dict[str, LiveMessage] = {}
     for key, seq in newest_seqs.items():
         is_acknowledged = state.is_acknowledged(seq)
-        _, size_bytes = recorded.writes.get(seq, (key, None))
+        size_bytes = recorded.writes[seq].size_bytes if seq in recorded.writes else None
         message = LiveMessage(key, seq, size_bytes, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
         expired_at = state.expired_at(seq)
         if expired_at is not None:
-            live[key] = message.expired(expired_at)
+            live[key] = message.as_expired(expired_at)
         elif not is_acknowledged or message.ts >= oldest_kept:
-            live[key] = message.aged(settings.ecq_pending_retention, now)
+            live[key] = message.expired_if_overdue(settings.ecq_pending_retention, now)
     return live
 
 

@@ -10,6 +10,7 @@ from manifold.contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 
 OPEN = "open"  # state of an entry that was not looked up individually and has no outcome in the lake
+_STATES_WITHOUT_OUTCOME = frozenset(state.value for state in EntryState)
 # The fields of an entry's JSON form.
 SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts", "reason")
 
@@ -40,10 +41,10 @@ class EntryHistory:
     @property
     def is_open(self) -> bool:
         """Whether the entry has no known outcome."""
-        return self.state in _OPEN
+        return self.state in _STATES_WITHOUT_OUTCOME
 
-    def ended(self, record: OutcomeRecord) -> "EntryHistory":
-        """Return the entry with this outcome applied."""
+    def with_outcome(self, record: OutcomeRecord) -> "EntryHistory":
+        """Return the entry as ended with this outcome."""
         ended_at = instant_of(record.ended_ms)
         return replace(
             self,
@@ -62,10 +63,11 @@ class EntryHistory:
 
     @classmethod
     def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
-        """Parse an entry written by `to_json`."""
+        """Parse an entry written by `to_json`; `accepted_at` follows from the seq."""
         values = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
-            values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
+            if values[name] is not None:
+                values[name] = datetime.fromisoformat(values[name])
         return cls(vin, **values)
 
 
@@ -93,6 +95,10 @@ class Bounds:
     rows: int = 5_000_000  # rows read from the lake before the page is cut
     before: int = MAX_SEQ  # upper bound of seqs, exclusive
     since: int = 0  # lower bound of seqs, inclusive
+
+    def contains(self, seq: int) -> bool:
+        """Whether this seq is within the bounds of seqs."""
+        return self.since <= seq < self.before
 
     def within_entry_limit(self, batches: Iterable[BatchHistory]) -> set[int]:
         """Return the seqs of as many of the newest triggers as have together at most `entries` entries."""
@@ -145,9 +151,6 @@ class DataHistory:
         }
 
 
-_OPEN = frozenset(state.value for state in EntryState)
-
-
 def instant_of(unix_ms: int | None) -> datetime | None:
-    """Convert Unix milliseconds to a datetime (UTC)."""
+    """Convert Unix milliseconds to a datetime (UTC); None stays None."""
     return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC)

@@ -1,13 +1,10 @@
 """Reads records that are not in the lake yet, from archive segments that are not ingested."""
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +23,7 @@ from manifold.settings import Settings
 UNINGESTED_WINDOW = timedelta(days=1)  # how far back to look for segments that were not ingested
 READERS = 4  # segments read concurrently
 Choose = Callable[[pa.Table], pa.ChunkedArray]  # returns a boolean mask of the wanted messages
-MAX_NAMES = 200  # up to this many names, payloads are searched before they are parsed; for more, parsing all of them is faster
+MAX_SEARCHED_TEXTS = 200  # up to this many texts, payloads are searched before they are parsed; else parsing all is faster
 
 
 @dataclass(slots=True)
@@ -36,7 +33,7 @@ class RecordedInArchive:
     triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # each with its seq
     outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)  # by (vin, seq)
 
-    def ended(self, entry: EntryHistory) -> EntryHistory:
+    def with_outcome(self, entry: EntryHistory) -> EntryHistory:
         """Return the entry with its outcome from the archive. It stays unchanged if there is none, or if it has ended already.
 
         A withdrawn entry may still be delivered late. In this case, the delivery replaces the withdrawal.
@@ -45,7 +42,7 @@ class RecordedInArchive:
         if record is None:
             return entry
         is_late_delivery = record.outcome is Outcome.DELIVERED and entry.state == Outcome.WITHDRAWN
-        return entry.ended(record) if entry.is_open or is_late_delivery else entry
+        return entry.with_outcome(record) if entry.is_open or is_late_delivery else entry
 
 
 @dataclass(slots=True)
@@ -64,16 +61,19 @@ def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs
     """
     recorded = RecordedInArchive()
     if vin:
-        for seq, trigger in _triggers(settings, ingested, vin):
-            if vin in trigger.ids:
+        for seq, trigger in _triggers_containing(settings, ingested, vin):
+            if vin in trigger.ids:  # the text may also be another part of the trigger
                 recorded.triggers.append((seq, trigger))
-    names = {vin} if vin else set(map(str, seqs))
-    for envelope in _messages(settings, ingested, Stream.OUTCOME, names):
-        with contextlib.suppress(ValueError):  # an invalid outcome is skipped; ingest quarantines it
+    texts = {vin} if vin else {str(seq) for seq in seqs}
+    for envelope in _messages_containing(settings, ingested, Stream.OUTCOME, texts):
+        try:
             record = OutcomeRecord.from_wire(envelope.payload)
-            if vin or record.seq in seqs:
-                key = record.vin, record.seq
-                recorded.outcomes[key] = record.joined(recorded.outcomes.get(key))
+        except ValueError:  # an invalid outcome is skipped; ingest quarantines it
+            continue
+        if vin or record.seq in seqs:
+            key = record.vin, record.seq
+            earlier = recorded.outcomes.get(key)
+            recorded.outcomes[key] = record.joined(earlier)
     return recorded
 
 
@@ -84,31 +84,31 @@ def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, b
     those of one trigger.
     """
     triggers: dict[int, RecordedTrigger] = {}
-    for seq, trigger in _triggers(settings, ingested, request_id):
-        # The name may also stand elsewhere in the payload.
-        if trigger.request_id != request_id or not bounds.since <= seq < bounds.before:
+    for seq, trigger in _triggers_containing(settings, ingested, request_id):
+        # The text may also be another part of the trigger.
+        if trigger.request_id != request_id or not bounds.contains(seq):
             continue
         triggers[seq] = RecordedTrigger(trigger.data_id, len(trigger.ids), trigger.ids)
         excess_seqs = sorted(triggers)[: -(bounds.limit + 1)]  # all but the newest
         for excess_seq in excess_seqs:
             del triggers[excess_seq]
-        remaining = bounds.entries
+        remaining_vins = bounds.entries
         for kept_seq in sorted(triggers, reverse=True):
-            remaining -= triggers[kept_seq].vehicles
-            if remaining < 0:
+            remaining_vins -= triggers[kept_seq].vehicles
+            if remaining_vins < 0:
                 triggers[kept_seq].vins = ()
     return triggers
 
 
-def _triggers(settings: Settings, ingested: Set[str], name: str) -> Iterator[tuple[int, Trigger]]:
-    """Yield accepted triggers whose payload may contain this name, with their seqs."""
-    for envelope in _messages(settings, ingested, Stream.TRIGGER, {name}):
-        trigger = _trigger(settings, envelope)
+def _triggers_containing(settings: Settings, ingested: Set[str], text: str) -> Iterator[tuple[int, Trigger]]:
+    """Yield (seq, trigger) of each accepted trigger whose payload may contain this text."""
+    for envelope in _messages_containing(settings, ingested, Stream.TRIGGER, {text}):
+        trigger = _valid_trigger(settings, envelope)
         if trigger is not None:
             yield envelope.seq, trigger
 
 
-def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
+def _valid_trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
     """Parse the trigger in a message; None if it is invalid."""
     limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
     inline = inline_encoding(envelope.headers, settings.inline_encoding)
@@ -116,16 +116,24 @@ def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
     return trigger if isinstance(trigger, Trigger) else None
 
 
-def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set[str]) -> Iterator[Envelope]:
-    """Yield the accepted messages that may contain one of `names`, without duplicates. A few segments are read at a time."""
+def _messages_containing(settings: Settings, ingested: Set[str], stream: Stream, texts: Set[str]) -> Iterator[Envelope]:
+    """Yield the accepted messages that may contain one of `texts`, without duplicates, from segments not in `ingested`.
+
+    Only `READERS` segments are in memory at a time.
+    """
     now = datetime.now(UTC)
     archive = Archive(settings.archive, settings.s3)
-    segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + AHEAD)) if names else []
+    segments = archive.segments(Interval(now - UNINGESTED_WINDOW, now + AHEAD)) if texts else []
     paths = [segment.path for segment in segments if segment.stream is stream and segment.path not in ingested]
+
+    def read(path: str) -> list[Envelope]:
+        return _read_segment(archive, path, texts)
+
     with ThreadPoolExecutor(READERS, "segments") as pool:
         for start in range(0, len(paths), READERS):
             group = paths[start : start + READERS]
-            yield from chain.from_iterable(pool.map(partial(_read, archive, names), group))
+            for envelopes in pool.map(read, group):
+                yield from envelopes
 
 
 def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Iterator[tuple[int, datetime, bytes]]:
@@ -140,17 +148,18 @@ def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Itera
     def may_have_inline_data(messages: pa.Table) -> pa.ChunkedArray:
         return _may_contain(messages["payload"], ['"data"'])
 
-    for envelope in not_ingested(settings, ingested, Stream.DATA, is_on_topic):
+    for envelope in uningested_messages(settings, ingested, Stream.DATA, is_on_topic):
         yield envelope.seq, envelope.received_at, envelope.payload
-    if len(data_id) != len(sha1_hex(b"")):
-        return  # the id of inline data is a SHA-1, which this id is not
-    for envelope in not_ingested(settings, ingested, Stream.TRIGGER, may_have_inline_data):
-        trigger = _trigger(settings, envelope)
+    may_be_sha1 = len(data_id) == len(sha1_hex(b""))
+    if not may_be_sha1:  # the id of inline data is its SHA-1
+        return
+    for envelope in uningested_messages(settings, ingested, Stream.TRIGGER, may_have_inline_data):
+        trigger = _valid_trigger(settings, envelope)
         if trigger is not None and trigger.data is not None and trigger.data_id == data_id:
             yield envelope.seq, envelope.received_at, trigger.data
 
 
-def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
+def uningested_messages(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
     """Yield the accepted messages that `choose` selects, from segments whose paths are not in `ingested`.
 
     Duplicates are included.
@@ -168,21 +177,22 @@ def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose:
         yield from (envelope for envelope in chosen if envelope.refused_because is None)
 
 
-def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
-    """Return the accepted messages of a segment that may contain one of `names`, without duplicates."""
+def _read_segment(archive: Archive, path: str, texts: Set[str]) -> list[Envelope]:
+    """Return the accepted messages of a segment that may contain one of `texts`, without duplicates."""
     try:
         messages = decode(path, archive.read(path)).messages
     except (Unreadable, FileNotFoundError):  # an unreadable segment is skipped; ingest reports the problem
         return []
-    if len(names) <= MAX_NAMES:
-        messages = messages.filter(_may_contain(messages["payload"], names))
+    if len(texts) <= MAX_SEARCHED_TEXTS:
+        messages = messages.filter(_may_contain(messages["payload"], texts))
     envelopes = from_arrow(messages)
     return [envelope for envelope in envelopes if envelope.refused_because is None and envelope.duplicate_of is None]
 
 
-def _may_contain(payloads: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
-    """Return a mask of the payloads that may contain one of `names`, without parsing them.
+def _may_contain(payloads: pa.ChunkedArray, texts: Iterable[str]) -> pa.ChunkedArray:
+    """Return a mask of the payloads that may contain one of `texts`, without parsing them.
 
-    A payload with a backslash is included, because JSON can escape any character of a name.
+    A payload with a backslash is included, because JSON can escape any character of a text.
     """
-    return pc.match_substring_regex(payloads, "|".join([r"\\", *map(re.escape, names)]))
+    backslash = r"\\"
+    return pc.match_substring_regex(payloads, "|".join([backslash, *map(re.escape, texts)]))

@@ -72,8 +72,9 @@ class Lake:
         rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("data_id", *SEEN_COLUMNS))
         if not rows:
             return None
-        sightings: list[dict[str, Any]] = folded(pa.Table.from_pylist(rows)).select(SEEN_COLUMNS).to_pylist()
-        return sightings[0]
+        folded_rows = folded(pa.Table.from_pylist(rows))  # a single row: each run that saw the data_id has appended one
+        seen: list[dict[str, Any]] = folded_rows.select(SEEN_COLUMNS).to_pylist()
+        return seen[0]
 
     def payload(self, data_id: str) -> bytes | None:
         """Return the payload of `data_id`; None if it is not in the lake."""
@@ -83,10 +84,10 @@ class Lake:
         return read_payload(self._catalog, data_id)
 
 
-def read_entries(catalog: Catalog, vin: str, *, most: int | None = None) -> list[EntryHistory]:
-    """Return the entries of a vehicle, oldest first. If `most` is given, return at most that many."""
+def read_entries(catalog: Catalog, vin: str) -> list[EntryHistory]:
+    """Return every entry of a vehicle, oldest first."""
     is_of_vehicle = where(EqualTo, "vin", vin)
-    id_rows = rows_of(catalog, IDS, is_of_vehicle, ENTRY_COLUMNS, most)
+    id_rows = rows_of(catalog, IDS, is_of_vehicle, ENTRY_COLUMNS)
     return _with_outcomes(catalog, id_rows, is_of_vehicle)
 
 
@@ -126,12 +127,15 @@ def _with_outcomes(catalog: Catalog, id_rows: list[dict[str, Any]], outcome_filt
     # An entry may have two outcomes, because a withdrawn entry may still be delivered. Withdrawals are sorted first, so that the
     # other outcome replaces them in the dictionary.
     outcome_rows.sort(key=lambda row: row["outcome"] != Outcome.WITHDRAWN)
-    outcomes = {(row["seq"], row["vin"]): row for row in outcome_rows}
-    entries = {}
+    outcome_row_of = {(row["seq"], row["vin"]): row for row in outcome_rows}
+    entries: dict[tuple[int, str], EntryHistory] = {}
     for row in id_rows:
         key = (row["seq"], row["vin"])
-        outcome = outcomes.get(key, {})
-        details = {name: outcome[name] for name in OUTCOME_COLUMNS if name in outcome}
-        state = outcome.get("outcome", EntryState.PENDING.value)
+        state: str = EntryState.PENDING.value
+        details: dict[str, Any] = {}
+        outcome_row = outcome_row_of.get(key)
+        if outcome_row is not None:
+            state = outcome_row["outcome"]
+            details = {name: outcome_row[name] for name in OUTCOME_COLUMNS}
         entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **details)
     return [entries[key] for key in sorted(entries)]

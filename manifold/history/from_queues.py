@@ -18,7 +18,10 @@ MAX_SEQS_PER_SCORE = 1024
 
 
 def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
-    """Return the number of pending, parked and in-flight entries, and the oldest `count` of them."""
+    """Return the number of pending, parked and in-flight entries, and the oldest `count` of them.
+
+    In Redis, the entry in flight is one of the pending ones.
+    """
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):
         pipe.zcard(key)
@@ -26,9 +29,10 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
     pipe.hgetall(keys.inflight(vin))
     pipe.hgetall(keys.attempts(vin))
     pending_count, pending, parked_count, parked, inflight, attempts = pipe.execute()
-    parked_seqs = set(map(int, parked))
+    pending_seqs = {int(seq) for seq in pending}
+    parked_seqs = {int(seq) for seq in parked}
     in_flight_seq = inflight.get(b"seq")
-    oldest_seqs = sorted([*map(int, pending), *parked_seqs])[:count]
+    oldest_seqs = sorted([*pending_seqs, *parked_seqs])[:count]
     waiting = []
     for entry in with_trigger_ids(redis, vin, oldest_seqs):
         if in_flight_seq is not None and int(in_flight_seq) == entry.seq:
@@ -40,7 +44,10 @@ def waiting_of(redis: Redis, vin: str, count: int) -> tuple[int, list[EntryHisto
 
 
 def with_trigger_ids(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
-    """Return the entries with these seqs, in the given order, with request_id and data_id of their triggers."""
+    """Return the entries with these seqs, in the given order, with request_id and data_id of their triggers.
+
+    Both ids are empty if Redis no longer has the trigger.
+    """
     entry_seqs = list(seqs)
     if not entry_seqs:
         return []
@@ -69,10 +76,10 @@ def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[in
     return {int(seq) for seq in chain.from_iterable(pipe.execute())}
 
 
-def done_seqs(redis: Redis, vin: str) -> set[int]:
+def ended_seqs(redis: Redis, vin: str) -> set[int]:
     """Return the seqs of ended entries. The queues remember an ended entry until its outcome is in the lake."""
     ended: Any = redis.zrange(keys.done(vin), 0, -1)
-    return set(map(int, ended))
+    return {int(seq) for seq in ended}
 
 
 def with_current_states(redis: Redis, entries: Iterable[EntryHistory], retention_days: float) -> list[EntryHistory]:
@@ -80,7 +87,10 @@ def with_current_states(redis: Redis, entries: Iterable[EntryHistory], retention
     open_entries: list[EntryHistory] = []
     result: list[EntryHistory] = []
     for entry in entries:
-        (open_entries if entry.is_open else result).append(entry)
+        if entry.is_open:
+            open_entries.append(entry)
+        else:
+            result.append(entry)
     retention_start = datetime.now(UTC) - timedelta(days=retention_days)
     for start in range(0, len(open_entries), ENTRIES_PER_PIPELINE):
         chunk = open_entries[start : start + ENTRIES_PER_PIPELINE]
@@ -121,5 +131,6 @@ def _with_current_state(
 
 
 def _in_flight(entry: EntryHistory, published_at: bytes | None, attempts: bytes | None) -> EntryHistory:
+    """Return the entry as in flight, with the values of Redis. `published_at` is in Unix milliseconds."""
     dispatched_at = instant_of(int(published_at or 0))
     return replace(entry, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(attempts or 0))

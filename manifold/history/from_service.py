@@ -21,7 +21,7 @@ def vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage | 
     """Return the newest entries of a vehicle within the bounds, oldest first."""
     parameters = {"limit": bounds.limit, "before": bounds.before}
     response = ask_service(settings, f"vins/{quote(vin, safe='')}/history", parameters, "entries")
-    return None if response is None else VehiclePage(entries_of(vin, response), response["before"])
+    return None if response is None else VehiclePage(parse_entries(vin, response), response["before"])
 
 
 def batch_page(settings: Settings, request_id: str, bounds: Bounds) -> BatchPage | None:
@@ -34,7 +34,7 @@ def batch_page(settings: Settings, request_id: str, bounds: Bounds) -> BatchPage
     return BatchPage(batches, response["before"])
 
 
-def entries_of(vin: str, response: Mapping[str, Any]) -> list[EntryHistory]:
+def parse_entries(vin: str, response: Mapping[str, Any]) -> list[EntryHistory]:
     """Parse the entries of a vehicle from the body of a response."""
     return [EntryHistory.from_json(vin, fields) for fields in response["entries"]]
 
@@ -50,6 +50,6 @@ def ask_service(settings: Settings, route: str, parameters: Mapping[str, str | i
         context = web_context(settings, settings.api)
         with urlopen(request, timeout=REQUEST_TIMEOUT_S, context=context) as response:  # noqa: S310
             body = json.load(response)
-    except (OSError, HTTPException, ValueError):  # the errors of urllib are OSErrors
+    except (OSError, HTTPException, ValueError):  # OSError includes the errors of urllib; ValueError: not JSON
         return None
     return body if isinstance(body, dict) and field in body else None

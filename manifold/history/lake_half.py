@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from manifold.history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
-from manifold.history.from_service import ask_service, entries_of
+from manifold.history.from_service import ask_service, parse_entries
 from manifold.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LakeHalf:
         response = self._ask_api("entries", since=since.isoformat(), vin=vin)
         if response is None:
             return self.local.entries_of(vin, since)
-        return entries_of(vin, response), set(response["ingested"])
+        return parse_entries(vin, response), set(response["ingested"])
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
         """Return the newest entries of a vehicle within the bounds, and the segments ingested at or after `since` (UTC)."""
@@ -49,7 +49,7 @@ class LakeHalf:
         response = self._ask_api("entries", since=since.isoformat(), vin=vin, **parameters)
         if response is None or "before" not in response:  # an API of an earlier release returns all entries, without `before`
             return self.local.vehicle_page(vin, since, bounds)
-        return VehiclePage(entries_of(vin, response), response["before"]), set(response["ingested"])
+        return VehiclePage(parse_entries(vin, response), response["before"]), set(response["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
         """Return the newest triggers of a request_id within the bounds, and the segments ingested at or after `since` (UTC)."""
@@ -63,7 +63,7 @@ class LakeHalf:
         return page, set(response["ingested"])
 
     def _ask_api(self, route: str, **parameters: str | int) -> dict[str, Any] | None:
-        """Request a lake route from the API; None if there is a catalog, or if no API responds."""
+        """Request a lake route from the API. Return None if the lake must be read here: with a catalog, or if no API responds."""
         if self._catalog is not None:
             return None
         return ask_service(self._settings, f"lake/{route}", parameters, "ingested")

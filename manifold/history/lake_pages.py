@@ -8,7 +8,6 @@ or enough rows are read.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -39,13 +38,13 @@ class _Files:
         try:
             self._table = catalog.load_table(table.identifier)
         except NoSuchTableError:  # nothing is ingested yet
-            self.tasks: list[FileScanTask] = []
+            self.tasks: list[FileScanTask] = []  # without a task, no method uses the table
             return
         self.tasks = list(self._table.scan(row_filter).plan_files())
         self._seq_field_id = self._table.schema().find_field("seq").field_id
 
-    def newest_seq(self, task: FileScanTask) -> int:
-        """Return an upper bound of the seqs in a file, from the metadata; `MAX_SEQ` if it has none."""
+    def seq_upper_bound(self, task: FileScanTask) -> int:
+        """Return an upper bound of the seqs in a file, from the metadata; `MAX_SEQ` if the metadata has none."""
         bound = (task.file.upper_bounds or {}).get(self._seq_field_id)
         return MAX_SEQ if bound is None else int(from_bytes(LongType(), bound))
 
@@ -62,24 +61,26 @@ class _Files:
     ) -> int | None:
         """Fill `found` with the newest rows by seq: call `read` on files, newest first, until a page is full.
 
-        `read` adds the rows of the given files to `found`. At the end, `found` is cut to the page. Return the seq before which
-        older rows may follow, or None if there are none.
+        `read` adds the rows of the given files to `found`. At the end, `found` is cut to the page, which is shorter if reading
+        more would exceed `bounds.rows`. Return the seq before which older rows may follow, or None if there are none.
         """
-        tasks = iter(sorted(self.tasks, key=self.newest_seq, reverse=True))
+        tasks = sorted(self.tasks, key=self.seq_upper_bound, reverse=True)
         rows_read = 0
-        while group := list(islice(tasks, files_at_once)):
-            top_seq = self.newest_seq(group[0])  # no seq in this or any later file is greater
-            complete_seqs = [seq for seq in found if seq > top_seq]  # no later file has more rows of these
+        for start in range(0, len(tasks), files_at_once):
+            group = tasks[start : start + files_at_once]
+            top_seq = self.seq_upper_bound(group[0])  # no seq in this or any later file is greater
+            complete_seqs = {seq for seq in found if seq > top_seq}  # no later file has more rows of these
             if len(complete_seqs) > bounds.limit:
                 break
             group_rows = sum(task.file.record_count for task in group)
-            rows_read += group_rows
-            # The first group is always read, and no page ends without a complete seq if rows have been found.
-            if rows_read > max(bounds.rows, group_rows) and (complete_seqs or not found):
+            is_over_row_limit = rows_read > 0 and rows_read + group_rows > bounds.rows  # the first group is always read
+            would_lose_all = bool(found) and not complete_seqs  # all that was found would be deleted as incomplete
+            if is_over_row_limit and not would_lose_all:
                 for seq in found.keys() - complete_seqs:
                     del found[seq]
                 return top_seq + 1
             read(group)
+            rows_read += group_rows
             _keep_newest(found, bounds.limit + 1)  # one more than a page shows whether older rows follow
         has_more = len(found) > bounds.limit
         _keep_newest(found, bounds.limit)
@@ -101,8 +102,11 @@ def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[
         rows = files.rows(tasks, "seq", "data_id").group_by("seq", use_threads=False)
         grouped = rows.aggregate([("data_id", "min"), ("seq", "count")]).to_pydict()
         for seq, data_id, count in zip(grouped["seq"], grouped["data_id_min"], grouped["seq_count"], strict=True):
-            _, earlier_count = found.get(seq, ("", 0))
-            found[seq] = data_id, earlier_count + count
+            vehicles = count
+            if seq in found:  # the rows of a trigger may be in several files
+                _, vehicles_so_far = found[seq]
+                vehicles += vehicles_so_far
+            found[seq] = data_id, vehicles
 
     before = files.fill_page(found, bounds, read)
     outcome_counts = _outcome_counts(catalog, found.keys())
@@ -120,7 +124,7 @@ def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dic
     def read(tasks: list[FileScanTask]) -> None:
         rows = files.rows(tasks, "vin", "seq", "request_id", "data_id")
         newest_seqs = sorted(pc.unique(rows["seq"]).to_pylist())[-(bounds.limit + 1) :]
-        if newest_seqs:
+        if newest_seqs:  # convert no more rows to Python objects than a page may need
             rows = rows.filter(pc.greater_equal(rows["seq"], newest_seqs[0]))
         found.update({row["seq"]: row for row in rows.to_pylist()})
 
@@ -147,6 +151,7 @@ def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> I
     outcome_files = _Files(catalog, OUTCOMES, _limited_to(vins, triggers_filter("accepted_at", {seq})))
     for rows in outcome_files.all_rows("vin", "outcome"):
         for vin, outcome in zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True):
+            # A withdrawn entry may still be delivered, and then has two outcomes; the withdrawal does not count.
             if outcome != Outcome.WITHDRAWN or vin not in outcomes:
                 outcomes[vin] = outcome
     id_files = _Files(catalog, IDS, _limited_to(vins, triggers_filter("ts", {seq})))
@@ -192,5 +197,6 @@ def _subtract_late_deliveries(catalog: Catalog, counts: dict[int, Counter[str]])
         for seq, vin in zip(rows["seq"].to_pylist(), rows["vin"].to_pylist(), strict=True):
             rows_of_vin[seq][vin] += 1
     for seq, row_counts in rows_of_vin.items():
-        counts[seq][Outcome.WITHDRAWN] -= sum(number > 1 for number in row_counts.values())
+        vins_with_two_outcomes = [vin for vin, number in row_counts.items() if number > 1]
+        counts[seq][Outcome.WITHDRAWN] -= len(vins_with_two_outcomes)
         counts[seq] = +counts[seq]  # unary plus removes counts of zero

@@ -16,7 +16,7 @@ from manifold.history.ecq import CompactedQueue, Page
 from manifold.history.ecq_merge import compacted_queue
 from manifold.history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
 from manifold.history.from_archive import UNINGESTED_WINDOW, RecordedInArchive, data_recorded, read_recorded
-from manifold.history.from_queues import done_seqs, waiting_of, waiting_seqs, with_current_states, with_trigger_ids
+from manifold.history.from_queues import ended_seqs, waiting_of, waiting_seqs, with_current_states, with_trigger_ids
 from manifold.history.lake_half import LakeHalf
 from manifold.settings import Settings
 
@@ -68,7 +68,7 @@ class History:
 
         Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `OPEN`.
         """
-        return self.of_request(request_id).shown(bounds)
+        return self.of_request(request_id).page_with_states(bounds)
 
     def of_request(self, request_id: str) -> Batches:
         """Return a query object to iterate over the triggers of a request_id and their entries."""
@@ -86,13 +86,14 @@ class History:
         ingested = self._lake_half.local.ingested(datetime.now(UTC) - UNINGESTED_WINDOW)
         in_lake = self._lake_half.local.data_seen(data_id)
         archived_payload, published_at = _payload_and_times(data_recorded(self._settings, ingested, data_id))
+        # The bytes that came first count: those in the lake came before those that are only in the archive.
         if payload is None and in_lake is None:
             payload = archived_payload
         if payload is None:
             payload = self._lake_half.local.payload(data_id)
         if payload is None:
             return None
-        times = published_at[sha1_hex(payload)]
+        times = published_at[sha1_hex(payload)]  # other bytes under this data_id do not count
         times_seen = len(times)
         if in_lake is not None:
             times_seen += in_lake["times_seen"]
@@ -106,27 +107,29 @@ class History:
 
         With `bounds`, only entries within these seqs are returned.
         """
-        seqs = bounds or Bounds()
+        seq_bounds = bounds or Bounds()
         entries = {entry.seq: entry for entry in in_lake}
         recorded = read_recorded(self._settings, ingested, vin=vin)
         with_outcome = {seq for owner, seq in recorded.outcomes if owner == vin}
         with_outcome |= {seq for seq, entry in entries.items() if not entry.is_open}
-        done = {seq for seq in done_seqs(self._redis, vin) if seqs.since <= seq < seqs.before}
-        # The outcome of an ended entry may still be in a recorder's journal. Then flush the journals and read again.
-        if not done <= with_outcome and not close_segments(self._settings):
-            recorded = read_recorded(self._settings, ingested, vin=vin)
+        ended = {seq for seq in ended_seqs(self._redis, vin) if seq_bounds.contains(seq)}
+        if ended - with_outcome:  # these outcomes may still be in a recorder's journal: flush the journals and read again
+            failures = close_segments(self._settings)
+            if not failures:
+                recorded = read_recorded(self._settings, ingested, vin=vin)
         for seq, trigger in recorded.triggers:
-            if seqs.since <= seq < seqs.before:
+            if seq_bounds.contains(seq):
                 entries.setdefault(seq, EntryHistory(vin, seq, trigger.request_id, trigger.data_id))
-        waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if seqs.since <= seq < seqs.before}
+        waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if seq_bounds.contains(seq)}
         # All other entries have triggers that are still in a recorder's journal; only the queues know them.
-        only_queued = (done | waiting) - entries.keys()
+        only_queued = (ended | waiting) - entries.keys()
         entries |= {entry.seq: entry for entry in with_trigger_ids(self._redis, vin, only_queued)}
         return entries, recorded
 
     def _with_queue_states(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
         """Return the entries with their outcomes from the archive, or else with their states in the queues."""
-        return with_current_states(self._redis, map(recorded.ended, entries), self._settings.retention_days)
+        with_outcomes = [recorded.with_outcome(entry) for entry in entries]
+        return with_current_states(self._redis, with_outcomes, self._settings.retention_days)
 
 
 def _payload_and_times(

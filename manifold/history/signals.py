@@ -18,7 +18,7 @@ from manifold.contracts.envelope import Stream, to_arrow
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.signals.records import topic_of
 from manifold.contracts.tables import XRAY_PROCESSED
-from manifold.history.from_archive import not_ingested
+from manifold.history.from_archive import uningested_messages
 from manifold.lake.catalog import where
 from manifold.lake.reads import read_segments
 from manifold.settings import Settings
@@ -84,10 +84,11 @@ def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limi
     distinct: dict[tuple[datetime, str], DeviceSignal] = {}
     for signal in sorted(found, key=_seq):
         if signal.seq < before:
-            distinct.setdefault((signal.captured_at, signal.content_digest), signal)
+            distinct.setdefault((signal.captured_at, signal.content_digest), signal)  # keep the first of equal signals
     signals = sorted(distinct.values(), key=_seq)
     page = signals[-limit:]
-    return DeviceSignals(device_id, page, page[0].seq if len(signals) > limit else None)
+    next_before = page[0].seq if len(signals) > limit else None
+    return DeviceSignals(device_id, page, next_before)
 
 
 def _seq(signal: DeviceSignal) -> int:
@@ -95,7 +96,7 @@ def _seq(signal: DeviceSignal) -> int:
 
 
 def _from_lake(catalog: Catalog, device_id: str, limit: int, before: int) -> list[DeviceSignal]:
-    """Return the newest `limit` + 1 signals of a device. Only one record batch is in memory at once."""
+    """Return the newest `limit` + 1 signals of a device with a seq below `before`. Only one record batch is in memory at once."""
     try:
         table = catalog.load_table(XRAY_PROCESSED.identifier)
     except NoSuchTableError:
@@ -117,7 +118,7 @@ def _from_archive(settings: Settings, ingested: set[str], device_id: str) -> Ite
     def is_of_device(messages: pa.Table) -> pa.ChunkedArray:
         return pc.equal(messages["topic"], topic)
 
-    for envelope in not_ingested(settings, ingested, Stream.XRAY_RAW, is_of_device):
+    for envelope in uningested_messages(settings, ingested, Stream.XRAY_RAW, is_of_device):
         for batch in processing(to_arrow([envelope]), limits):
             is_valid = batch["reason"].is_null()  # ingest quarantines the others, with the reason
             for row in batch.filter(is_valid).to_pylist():
@@ -134,5 +135,5 @@ def _signal(row: dict[str, Any]) -> DeviceSignal:
 
 
 def _without_nulls(structs: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Return these structs without the fields that are None."""
+    """Return these structs without the fields that are None; an empty list for None."""
     return [{name: value for name, value in struct.items() if value is not None} for struct in structs or ()]

@@ -16,7 +16,7 @@ from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.messaging import _raw
 from manifold.runtime.tls import client_context
 
-_TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
+_USES_TLS = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}  # by URL scheme
 _TLS_PORT, _PLAIN_PORT = 8883, 1883
 _PUBLISH_HEAD_BYTES = 70_000  # more than everything that precedes the properties of a PUBLISH: header, topic and packet id
 # mqtt5 0.8 panics on text that is not UTF-8, and any client may send such text. Without a backtrace, a panic costs less than
@@ -46,10 +46,11 @@ class Endpoint:
             Permanent: the URL is invalid.
         """
         parts = urlsplit(url)
-        if parts.scheme not in _TLS_SCHEMES or not parts.hostname:
+        if parts.scheme not in _USES_TLS or not parts.hostname:
             raise Permanent(f"mqtt_url={url!r} must look like mqtt://host:1883 or mqtts://host:8883")
-        tls = _TLS_SCHEMES[parts.scheme]
-        return cls(parts.hostname, parts.port or (_TLS_PORT if tls else _PLAIN_PORT), tls, files)
+        tls = _USES_TLS[parts.scheme]
+        default_port = _TLS_PORT if tls else _PLAIN_PORT
+        return cls(parts.hostname, parts.port or default_port, tls, files)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -62,7 +63,10 @@ class Connection(asyncio.Protocol):
     when the connection has ended.
     """
 
-    def __init__(self, on_packet: PacketHandler, on_undecodable: UndecodableHandler, on_lost: LossHandler) -> None:
+    def __init__(
+        self, endpoint: Endpoint, on_packet: PacketHandler, on_undecodable: UndecodableHandler, on_lost: LossHandler
+    ) -> None:
+        self._broker = str(endpoint)  # for the log
         self._on_packet, self._on_undecodable, self._on_lost = on_packet, on_undecodable, on_lost
         self._transport: asyncio.Transport  # set by `connection_made`
         self._loop = asyncio.get_running_loop()
@@ -74,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, packet: bytes) -> None:
         """Queue a packet; all packets of one event loop turn are sent in one write."""
-        if not self._out:
+        if not self._out:  # this is the first packet of the turn
             self._loop.call_soon(self.flush)
         self._out.append(packet)
 
@@ -86,15 +90,21 @@ class Connection(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def keepalive(self, keepalive_s: float) -> None:
-        """Ping when idle; abort if the broker stays silent. Call it several times per `keepalive_s`."""
+        """Ping when idle; abort if the broker stays silent. Call it several times per `keepalive_s`.
+
+        A connection is idle if nothing was sent, or nothing was received, for half of `keepalive_s`.
+        """
         now = time.monotonic()
-        if self._paused:  # while reading is paused, only a failing write shows a lost connection
+        if self._paused:  # nothing is received while reading is paused, so only a failing write shows a lost connection
             self._heard_at = now
             self.send(mqtt5.PingReqPacket().write())
-        elif now - self._heard_at > keepalive_s * 1.5:
-            log.warning("mqtt broker silent", for_s=round(now - self._heard_at, 1))
+            return
+        silent_s = now - self._heard_at
+        idle_s = now - min(self._sent_at, self._heard_at)
+        if silent_s > keepalive_s * 1.5:
+            log.warning("mqtt broker silent; connection aborted", broker=self._broker, silent_s=round(silent_s, 1))
             self.abort()
-        elif now - min(self._sent_at, self._heard_at) > keepalive_s / 2:
+        elif idle_s > keepalive_s / 2:
             self.send(mqtt5.PingReqPacket().write())
 
     def pause(self) -> None:
@@ -133,54 +143,58 @@ class Connection(asyncio.Protocol):
                 return
             data = bytes(self._partial)
             self._partial.clear()
-        consumed = self._read(data)
+        consumed = self._read_packets(data)
         if consumed < len(data):
             self._partial += data[consumed:]
-            self._partial_length = _raw.length_of(data[consumed : consumed + _raw.LONGEST_HEADER]) or 0
+            length = _raw.length_of(data[consumed : consumed + _raw.LONGEST_HEADER])
+            self._partial_length = length or 0  # None, an invalid length, cannot be left: `_read_packets` aborts on it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the connection has ended, whichever side closed it."""
         self._on_lost(str(exc) if exc else "connection closed")
 
-    def _read(self, data: bytes) -> int:
+    def _read_packets(self, data: bytes) -> int:
         """Pass each complete packet in `data` to its handler, and return how many bytes these packets have together."""
-        view, start, end = memoryview(data), 0, len(data)
-        while start < end:
-            may_be_long = end - start > _raw.LONGEST_PROPERTIES
-            if may_be_long and _raw.has_long_properties(data[start : start + _PUBLISH_HEAD_BYTES]):
-                reason = f"its properties are over {_raw.LONGEST_PROPERTIES} bytes"
-                size = self._handle_undecodable(data, start, reason)
-            else:
-                try:
-                    packet, size = mqtt5.read(view[start:])
-                except IndexError:  # the packet is incomplete
-                    break
-                except BaseException as exc:  # a Rust panic derives from BaseException
-                    if isinstance(exc, KeyboardInterrupt | SystemExit):
-                        raise
-                    reason = str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8"
-                    size = self._handle_undecodable(data, start, reason)
-                else:
-                    self._on_packet(packet)
-            if size == 0:  # the undecodable packet is incomplete
+        start = 0
+        while start < len(data):
+            size = self._read_packet(data, start)
+            if size == 0:  # the packet is incomplete
                 break
             start += size
         return start
+
+    def _read_packet(self, data: bytes, start: int) -> int:
+        """Pass the packet that begins at `data[start]` to its handler; return its length in bytes, or 0 if it is incomplete."""
+        may_be_long = len(data) - start > _raw.LONGEST_PROPERTIES
+        if may_be_long and _raw.has_long_properties(data[start : start + _PUBLISH_HEAD_BYTES]):
+            return self._handle_undecodable(data, start, f"its properties are over {_raw.LONGEST_PROPERTIES} bytes")
+        try:
+            packet, size = mqtt5.read(memoryview(data)[start:])
+        except IndexError:  # the packet is incomplete
+            return 0
+        except BaseException as exc:  # a Rust panic derives from BaseException
+            if isinstance(exc, KeyboardInterrupt | SystemExit):
+                raise
+            reason = str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8"
+            return self._handle_undecodable(data, start, reason)
+        self._on_packet(packet)
+        return size
 
     def _handle_undecodable(self, data: bytes, start: int, reason: str) -> int:
         """Pass the undecodable packet that begins at `data[start]` to `on_undecodable`.
 
         Returns its length in bytes, or 0 if the packet is incomplete. If even its length is invalid, the connection is aborted
-        and the rest of `data` counts as consumed.
+        and the rest of `data` counts as the packet.
         """
         size = _raw.length_of(data[start : start + _raw.LONGEST_HEADER])
         if size is None:
-            log.error("mqtt stream broken", reason=reason)
+            log.error("mqtt packet has an invalid length; connection aborted", broker=self._broker, reason=reason)
             self.abort()
             return len(data) - start
         if start + size > len(data):
             return 0
-        log.error("mqtt packet not readable", reason=reason, kind=data[start] >> 4, size=size)
+        packet_type = data[start] >> 4
+        log.error("mqtt packet cannot be decoded", broker=self._broker, reason=reason, packet_type=packet_type, size_bytes=size)
         self._on_undecodable(data[start : start + size], reason)
         return size
 
@@ -198,7 +212,7 @@ async def open_connection(
     try:
         ssl_context = client_context(endpoint.files) if endpoint.tls else None
         _, connection = await loop.create_connection(
-            lambda: Connection(on_packet, on_undecodable, on_lost), endpoint.host, endpoint.port, ssl=ssl_context
+            lambda: Connection(endpoint, on_packet, on_undecodable, on_lost), endpoint.host, endpoint.port, ssl=ssl_context
         )
     except OSError as exc:
         raise Retryable(f"no connection to {endpoint}: {exc}") from exc

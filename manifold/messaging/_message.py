@@ -19,7 +19,7 @@ class Message(Struct, frozen=True, gc=False):
     response_topic: str | None = None
     correlation_data: bytes | None = None
     user_properties: Sequence[tuple[str, str]] = ()
-    mid: int = 0  # packet id
+    mid: int = 0  # packet id; 0: none
     connection: int = 0  # number of the connection that delivered the message; `mid` is only valid on this connection
     unreadable: str | None = None  # why the packet could not be decoded, in which case `payload` is the whole raw packet
 

@@ -38,7 +38,7 @@ class ConnectOptions:
     keepalive_s: int
 
     def packet(self, *, clean_start: bool) -> bytes:
-        """Return the encoded CONNECT packet."""
+        """Return the encoded CONNECT packet. The argument `clean_start` replaces the field of that name."""
         return mqtt5.ConnectPacket(
             self.client_id,
             username=self.username,
@@ -79,7 +79,7 @@ class Reconnector:
         self._lost = asyncio.Event()
         self._paused = False
         self._why_lost = ""  # why the last connection was refused or lost; empty while it is open
-        self.problem = ""  # error of the last attempt
+        self.problem = ""  # error of the last failed attempt to connect; empty if none has failed
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -119,11 +119,12 @@ class Reconnector:
             self.connection.resume()
 
     async def _keep_connected(self) -> None:
+        """Connect, with retries until it succeeds, and connect again after each loss."""
         pause_s = _MIN_PAUSE_S
         while True:
-            pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
+            retry_wait = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
             async for attempt in AsyncRetrying(
-                wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._log_attempt
+                wait=retry_wait, retry=retry_if_exception_type(Retryable), before_sleep=self._record_failure
             ):
                 with attempt:
                     await self._connect()
@@ -139,15 +140,16 @@ class Reconnector:
         connection = await open_connection(self.endpoint, self._handle_packet, self._handle_undecodable, self._on_lost)
         self._open_connection = connection
         connection.send(self._options.packet(clean_start=self._clean_start))
-        waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
+        waiters = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
         try:
-            await asyncio.wait(waits, timeout=_CONNACK_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiters, timeout=_CONNACK_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
+            for waiter in waiters:
+                waiter.cancel()
         if not self.connected.is_set():
-            if not self._lost.is_set():  # set the reason before `abort`, which would set "connection closed"
-                self._why_lost = self._why_lost or f"no CONNACK within {_CONNACK_WAIT_S:g} s"
+            if not self._lost.is_set() and not self._why_lost:
+                # Set before `abort`, after which `_on_lost` would set "connection closed" as the reason.
+                self._why_lost = f"no CONNACK within {_CONNACK_WAIT_S:g} s"
             connection.abort()
             await self._lost.wait()
             raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._why_lost}")
@@ -158,15 +160,22 @@ class Reconnector:
             if self.connection is not None:
                 self.connection.keepalive(self._options.keepalive_s)
 
-    def _log_attempt(self, state: RetryCallState) -> None:
+    def _record_failure(self, state: RetryCallState) -> None:
+        """Store and log the error of a failed attempt to connect."""
         self.problem = str(state.outcome.exception() if state.outcome else None)
-        log.warning("mqtt not connected", client=self._options.client_id, attempt=state.attempt_number, reason=self.problem)
+        log.warning(
+            "mqtt connection failed; retrying",
+            client=self._options.client_id,
+            broker=str(self.endpoint),
+            attempt=state.attempt_number,
+            reason=self.problem,
+        )
 
     def _handle_packet(self, packet: mqtt5.Packet) -> None:
         match packet:
             case mqtt5.ConnAckPacket():
                 self._on_connack(packet)
-            case mqtt5.DisconnectPacket(reason_code=reason):
+            case mqtt5.DisconnectPacket(reason_code=reason):  # the broker closes the connection
                 self._why_lost = reason.name.lower()
             case _:
                 self._on_packet(packet)
@@ -183,7 +192,7 @@ class Reconnector:
                 self._on_undecodable(packet, reason)
 
     def _on_connack(self, connack: mqtt5.ConnAckPacket) -> None:
-        """Note whether the broker has accepted the connection, and report an accepted connection to `on_up`."""
+        """Store an accepted connection and call `on_up`; for a refused connection, store the reason."""
         if connack.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker closes the connection
             self._why_lost = connack.reason_code.name.lower()
             return
@@ -192,16 +201,20 @@ class Reconnector:
         self.connection = self._open_connection
         self.max_packet_bytes = connack.max_packet_size or MAX_PACKET_BYTES
         self.connected.set()
-        log.info("mqtt connected", client=self._options.client_id, session_present=connack.session_present)
+        client, broker = self._options.client_id, str(self.endpoint)
+        log.info("mqtt connected", client=client, broker=broker, session_present=connack.session_present)
         self._on_up(connack.session_present)
-        if self._paused and self.connection is not None:
+        if self._paused and self.connection is not None:  # None if the connection was lost during `on_up`
             self.connection.pause()
 
     def _on_lost(self, reason: str) -> None:
-        """Note the loss of the open connection, whether or not the broker had accepted it."""
+        """Handle the end of the open connection, whether or not the broker had accepted it.
+
+        `reason` counts only if no packet of the broker has told a better one.
+        """
         self._why_lost = self._why_lost or reason
         if self.connected.is_set():
-            log.info("mqtt disconnected", client=self._options.client_id, reason=self._why_lost)
+            log.info("mqtt disconnected", client=self._options.client_id, broker=str(self.endpoint), reason=self._why_lost)
         self.connection = self._open_connection = None
         self.connected.clear()
         self._lost.set()
@@ -213,4 +226,6 @@ def pause_after_loss(last_pause_s: float, lifetime_s: float) -> float:
 
     The pause doubles with each short-lived connection. `last_pause_s` is the pause before the lost connection.
     """
-    return _MIN_PAUSE_S if lifetime_s > SHORT_LIVED_S else min(2 * last_pause_s, _MAX_PAUSE_S)
+    if lifetime_s > SHORT_LIVED_S:
+        return _MIN_PAUSE_S
+    return min(2 * last_pause_s, _MAX_PAUSE_S)

@@ -44,12 +44,12 @@ class Subscriptions:
         self._waiting.append(future)
         return future
 
-    def note_loss(self) -> None:
-        """Record that the broker lost the session."""
+    def mark_unconfirmed(self) -> None:
+        """Record that the broker lost the session, and with it all subscriptions."""
         self._confirmed = False
 
-    def packet(self, mid: int) -> bytes:
-        """Build a SUBSCRIBE for all filters, and from now on ignore the SUBACKs of earlier ones."""
+    def new_subscribe(self, mid: int) -> bytes:
+        """Return the encoded SUBSCRIBE for all filters. From now on, the SUBACKs of earlier ones are ignored."""
         self._mid = mid
         return mqtt5.SubscribePacket(mid, [_filter(name, qos) for name, qos in self._filters.items()]).write()
 
@@ -60,19 +60,21 @@ class Subscriptions:
         """
         if mid != self._mid:  # a newer SUBSCRIBE with more filters is pending
             return None
-        answered = zip(self._filters, reasons, strict=False)
-        refused = [f"{name} ({_reason_name(reason)})" for name, reason in answered if reason >= FIRST_REFUSAL]
+        filters_and_reasons = zip(self._filters, reasons, strict=False)  # an undecodable SUBACK may have fewer reason codes
+        refused = [f"{name} ({_reason_name(reason)})" for name, reason in filters_and_reasons if reason >= FIRST_REFUSAL]
         self._confirmed = not refused
-        self._refusals = self._refusals + 1 if refused else 0
         self._complete_futures(refused)
         if not refused:
+            self._refusals = 0
             return None
-        log.error("mqtt subscription refused", client=self._client_id, refused=refused)
-        last_pause = len(_PAUSES_S) - 1
-        return _PAUSES_S[min(self._refusals - 1, last_pause)]
+        self._refusals += 1
+        pause_index = min(self._refusals, len(_PAUSES_S)) - 1
+        pause_s = _PAUSES_S[pause_index]
+        log.error("mqtt subscription refused; reconnecting", client=self._client_id, refused=refused, pause_s=pause_s)
+        return pause_s
 
     def _complete_futures(self, refused: list[str]) -> None:
-        """Complete the futures that `add` returned: with an error if any filter was refused."""
+        """Complete the futures that `add` returned: with Permanent if `refused` names a filter, else without an error."""
         futures, self._waiting = self._waiting, []
         for future in futures:
             if future.done():

@@ -24,7 +24,7 @@ class Unconfirmed:
         if len(self._answers) >= MAX_MID:
             raise Retryable(f"{self._client_id} has {MAX_MID} publishes under way; publish again when some are confirmed")
         while True:
-            self._last_mid = self._last_mid % MAX_MID + 1
+            self._last_mid = self._last_mid % MAX_MID + 1  # 1 follows `MAX_MID`
             if self._last_mid not in self._answers:
                 return self._last_mid
 
@@ -35,11 +35,11 @@ class Unconfirmed:
     def confirm(self, mid: int, reason: int) -> None:
         """Complete the future of packet `mid` with the PUBACK's reason code. Unknown ids are ignored."""
         answer = self._answers.pop(mid, None)
-        if answer is not None and not answer.done():
+        if answer is not None and not answer.done():  # the caller may have cancelled it
             answer.set_result(reason)
 
-    def lose(self) -> None:
-        """Fail all futures with a `Retryable`, because the connection is lost."""
+    def fail_all(self) -> None:
+        """Let all futures raise Retryable, because the connection is lost."""
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 from manifold.contracts.signals.rights import OPERATOR
 from manifold.runtime import secret_files
 from manifold.settings import Settings
-from manifold.settings.signals import accepted_of
+from manifold.settings.signals import parse_accepted_secrets
 
 USER = "manifold"  # administrator of the embedded RabbitMQ; no service uses it
 
@@ -32,7 +32,7 @@ def connection_url(settings: Settings, *, as_user: str = USER) -> str:
     address = f"{as_user}:{password}@{settings.loopback}:{settings.amqp_port}/"
     if not settings.tls:
         return f"amqp://{address}"
-    return f"amqps://{address}?{urlencode(settings.local_client('cafile', ''))}"
+    return f"amqps://{address}?{urlencode(settings.local_tls_options('cafile', ''))}"
 
 
 def password_file(user: str) -> str:
@@ -47,5 +47,6 @@ def hmac_secrets(settings: Settings) -> tuple[str, ...]:
         Permanent: the secret's file cannot be read.
     """
     current = settings.signals_hmac_secret.get_secret_value() or secret_files.read(settings.home, secret_files.HMAC)
-    previous = accepted_of(settings.signals_hmac_accepted.get_secret_value())
-    return tuple(dict.fromkeys([current, *previous] if current else previous))
+    previous = parse_accepted_secrets(settings.signals_hmac_accepted.get_secret_value())
+    secrets = [current, *previous] if current else previous
+    return tuple(dict.fromkeys(secrets))  # each secret once

@@ -67,7 +67,7 @@ class Mqtt:
             on_packet=self._on_packet,
             on_undecodable=self._on_undecodable,
             on_up=self._on_up,
-            on_down=self._unconfirmed.lose,
+            on_down=self._unconfirmed.fail_all,
         )
         self.connected = self._reconnector.connected
         self._subscriptions = Subscriptions(client_id)
@@ -117,7 +117,7 @@ class Mqtt:
 
         Returns False if its connection is lost, so that the broker will redeliver the message.
         """
-        if message.qos == 0:
+        if message.qos == 0:  # such a message has no PUBACK
             return True
         connection = self._reconnector.connection
         if connection is None or message.connection != self._reconnector.number:
@@ -162,21 +162,22 @@ class Mqtt:
             raise Retryable(f"{self.client_id} is not connected to {self._reconnector.endpoint}; publish again when it is")
         mid = self._unconfirmed.next_mid() if qos else None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        packet = b""
-        if len(payload) <= _LONGEST_PAYLOAD:
-            packet = mqtt5.PublishPacket(
-                topic,
-                payload,
-                qos=QOS[qos],
-                retain=retain,
-                packet_id=mid,
-                message_expiry_interval=expiry_s,
-                response_topic=response_topic,
-                correlation_data=correlation_data,
-                user_properties=list(user_properties),
-            ).write()
-        if not packet or len(packet) > self._reconnector.max_packet_bytes:  # the broker would close the connection
-            future.set_exception(Permanent(self._too_large(len(packet) or len(payload))))
+        if len(payload) > _LONGEST_PAYLOAD:  # no packet can hold it
+            future.set_exception(self._too_large_for_broker(len(payload)))
+            return future
+        packet = mqtt5.PublishPacket(
+            topic,
+            payload,
+            qos=QOS[qos],
+            retain=retain,
+            packet_id=mid,
+            message_expiry_interval=expiry_s,
+            response_topic=response_topic,
+            correlation_data=correlation_data,
+            user_properties=list(user_properties),
+        ).write()
+        if len(packet) > self._reconnector.max_packet_bytes:  # the broker would close the connection
+            future.set_exception(self._too_large_for_broker(len(packet)))
             return future
         if 0 < recipient_max_packet_bytes < len(packet):
             limit = f"the {recipient_max_packet_bytes} that the vehicle takes (its Maximum Packet Size)"
@@ -194,15 +195,17 @@ class Mqtt:
         if self._reconnector.connection is not None:
             self._reconnector.connection.flush()
 
-    def _too_large(self, size: int) -> str:
+    def _too_large_for_broker(self, size_bytes: int) -> Permanent:
+        """Return the error for a packet of this size."""
         endpoint, max_packet_bytes = self._reconnector.endpoint, self._reconnector.max_packet_bytes
         limit = f"the {max_packet_bytes} that the broker at {endpoint} takes"
-        return f"a packet of {size} bytes is over {limit}; raise its limit, or send less"
+        return Permanent(f"a packet of {size_bytes} bytes is over {limit}; raise its limit, or send less")
 
     def _send_subscriptions(self) -> None:
+        """Send a SUBSCRIBE for all filters if the client is connected and not every filter is confirmed."""
         connection = self._reconnector.connection
         if connection is not None and not self._subscriptions.complete:
-            connection.send(self._subscriptions.packet(self._unconfirmed.next_mid()))
+            connection.send(self._subscriptions.new_subscribe(self._unconfirmed.next_mid()))
 
     # Callbacks of the connection ------------------------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class Mqtt:
         if session_present:
             self.on_resumed()
         else:
-            self._subscriptions.note_loss()
+            self._subscriptions.mark_unconfirmed()
             self.on_session_began(self._reconnector.number)
         self._send_subscriptions()
 
@@ -222,8 +225,11 @@ class Mqtt:
                 self._unconfirmed.confirm(packet.packet_id, int(packet.reason_code))
             case mqtt5.SubAckPacket():
                 self._on_suback(packet.packet_id, [int(reason) for reason in packet.reason_codes])
+            case _:  # such as PINGRESP, which needs no action
+                pass
 
     def _on_undecodable(self, packet: bytes, reason: str) -> None:
+        """Handle an undecodable packet by the fields at its beginning. One of another type needs no action."""
         match packet[0] >> 4:
             case _raw.PUBLISH:
                 self.on_unreadable(_message.undecodable_message(packet, reason, self._reconnector.number))
@@ -237,14 +243,14 @@ class Mqtt:
         try:
             self.on_message(message)
         except Exception:  # an error of the handler must not affect later packets; this message stays unacknowledged
-            log.exception("mqtt message handler failed", client=self.client_id, mid=message.mid)
+            log.exception("mqtt message handler failed", client=self.client_id, topic=message.topic, mid=message.mid)
 
     def _on_suback(self, mid: int, reasons: Sequence[int]) -> None:
-        pause_s = self._subscriptions.handle_suback(mid, reasons)
-        if pause_s is not None:
-            asyncio.get_running_loop().call_later(pause_s, self._reconnect, self._reconnector.number)
+        reconnect_in_s = self._subscriptions.handle_suback(mid, reasons)
+        if reconnect_in_s is not None:  # a subscription was refused
+            asyncio.get_running_loop().call_later(reconnect_in_s, self._reconnect_if_unconfirmed, self._reconnector.number)
 
-    def _reconnect(self, number: int) -> None:
+    def _reconnect_if_unconfirmed(self, number: int) -> None:
         """Close connection `number` if it is still current and a subscription is missing; the reconnector opens a new one."""
         connection = self._reconnector.connection
         if connection is not None and self._reconnector.number == number and not self._subscriptions.complete:

@@ -31,7 +31,7 @@ class Publisher:
         mqtt_client_id = client_id or f"{name}-{uuid.uuid4().hex[:8]}"
         self._mqtt = Mqtt(settings.mqtt, mqtt_client_id, username=name, password=password, tls=settings.tls_files(name))
         self._mqtt.on_message = self._on_receipt
-        self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
+        self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}  # futures of receipts, by correlation data
 
     async def __aenter__(self) -> Self:
         await self._mqtt.__aenter__()
@@ -65,16 +65,16 @@ class Publisher:
         """Publish a message that becomes the newest one of its key in a client's compacted queue."""
         return await self.publish(topics.ecq_write_topic(client_id, key), payload)
 
-    async def rewind(self, client_id: str, word: str) -> Receipt:
-        """Publish a request to rewind a compacted queue; `manifold.contracts.ecq.rewind_target` says what `word` may be."""
-        return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
+    async def rewind(self, client_id: str, position: str) -> Receipt:
+        """Publish a request to rewind a compacted queue to `position`: `earliest`, a seq, or an ISO 8601 time with its zone."""
+        return await self.publish(topics.ecq_rewind_topic(client_id), position.encode())
 
     async def order(self, order: campaigns.Command) -> Receipt:
         """Publish an order to a campaign."""
         return await self.publish(topics.CAMPAIGN, campaigns.encode(order))
 
     async def orders(self, orders: Iterable[campaigns.Command]) -> list[Receipt]:
-        """Publish orders to campaigns one after the other until one is refused; returns the receipts, including the refusal."""
+        """Publish orders to campaigns one after the other until one is refused; return the receipts, including the refusal."""
         receipts: list[Receipt] = []
         for order in orders:
             receipts.append(await self.order(order))
@@ -101,6 +101,7 @@ class Publisher:
             del self._waiting[correlation]
 
     def _on_receipt(self, message: Message) -> None:
+        """Acknowledge a receipt, and pass it to the call of `publish` that waits for it. A late receipt is dropped."""
         self._mqtt.ack(message)
         future = self._waiting.get(message.correlation_data or b"")
         if future is not None and not future.done():

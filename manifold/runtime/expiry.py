@@ -56,7 +56,7 @@ def files_of(settings: Settings, user: str) -> dict[str, Kind]:
     broker_files = settings.tls_files(user)
     certificates = {settings.http_tls_files.certificate, broker_files.certificate if user else ""}
     if settings.tls and not settings.redis_url.get_secret_value():  # the sandbox's own Redis
-        certificates.add(settings.local_client("", "")["certfile"])
+        certificates.add(settings.local_tls_options("", "")["certfile"])
     files = dict.fromkeys(sorted(certificates), Kind.CERTIFICATE) | {broker_files.ca: Kind.CA}
     for url in (
         settings.redis_url,

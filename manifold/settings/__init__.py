@@ -22,7 +22,7 @@ def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the source of a setting's value: the name of its variable, the path of the file, or `default`."""
+    """Return the source of a setting's value: the name of its variable or alias, the path of the file, or `default`."""
     variable = PREFIX + name.upper()
     if any(key.upper() == variable for key in env):
         return variable
@@ -30,7 +30,8 @@ def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
         if setting == name and env.get(alias):
             return alias
     file = settings_file(env)
-    return str(file) if name in TomlConfigSettingsSource(Settings, file)() else "default"
+    settings_in_file = TomlConfigSettingsSource(Settings, file)()
+    return str(file) if name in settings_in_file else "default"
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -43,11 +44,13 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         settings = Settings(**overrides)
     except ValidationError as exc:
-        raise SettingsError("; ".join(unknown + [_problem(dict(error)) for error in exc.errors()])) from exc
+        invalid = [_problem(dict(error)) for error in exc.errors()]
+        raise SettingsError("; ".join(unknown + invalid)) from exc
     except ValueError as exc:  # the file is not valid TOML
         raise SettingsError(f"{settings_file()}: {exc}; correct the file") from exc
     plaintext = plaintext_errors(settings) if settings.require_tls else []
-    if problems := unknown + plaintext:
+    problems = unknown + plaintext
+    if problems:
         raise SettingsError("; ".join(problems))
     return settings
 
@@ -58,8 +61,9 @@ def _problem(error: dict[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         return f"{name} in {settings_file()} is not a setting; `manifold settings` lists them all"
     field = Settings.model_fields.get(name)
-    is_secret = "token=" in str(error["input"]) or (field is not None and field.annotation is SecretStr)
-    value = "***" if is_secret else repr(error["input"])
+    contains_token = "token=" in str(error["input"])  # an address of Spark may contain one
+    is_secret = field is not None and field.annotation is SecretStr
+    value = "***" if contains_token or is_secret else repr(error["input"])
     message = error["msg"]
     problem = f"{PREFIX}{name.upper()}={value}: {message[0].lower()}{message[1:]}"
     return problem if field is None else f"{problem} ({field.description})"

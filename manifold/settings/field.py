@@ -26,18 +26,19 @@ def setting(default: Any, meaning: str) -> Any:
     return Field(default=default, description=meaning)
 
 
-def _without_line_end(value: object) -> object:
+def _without_line_break(value: object) -> object:
     return value.rstrip("\r\n") if isinstance(value, str) else value
 
 
 def _absolute(path: Path) -> Path:
+    """Return the absolute path of a folder. A `~` at its beginning stands for a user's home."""
     try:
         return path.expanduser().absolute()
-    except RuntimeError:
+    except RuntimeError:  # there is no such user
         raise ValueError("must be a folder; nobody has the home that its ~ names") from None
 
 
-Secret = Annotated[SecretStr, BeforeValidator(_without_line_end)]  # without the line break at the end of a file
+Secret = Annotated[SecretStr, BeforeValidator(_without_line_break)]  # without the line break at the end of a file
 Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -56,9 +57,10 @@ _PATH_SCHEMES = ("file", "unix")  # schemes whose URLs have a path, and no host
 
 
 def url_check(*schemes: str) -> Callable[[Any], Any]:
-    """Return a check that a text or secret is empty, or a URL of one of these schemes, with a host and a valid port, if any.
+    """Return a check that a text or secret is empty, or a URL of one of these schemes; its port, if any, must be valid.
 
-    The error message does not show the URL, because the URL may contain a password.
+    The URL needs a host, or a path if its scheme is in `_PATH_SCHEMES`. The error message does not show the URL, because the URL
+    may contain a password.
     """
 
     def check(value: str | SecretStr) -> str | SecretStr:
@@ -80,8 +82,8 @@ def _is_empty_or_url(text: str, schemes: tuple[str, ...]) -> bool:
         parts = urlsplit(text)
         if parts.scheme in _PATH_SCHEMES:
             return parts.scheme in schemes and bool(parts.path)
-        return parts.scheme in schemes and bool(parts.netloc) and parts.port != 0  # `port` raises if it is out of range
-    except ValueError:
+        return parts.scheme in schemes and bool(parts.netloc) and parts.port != 0
+    except ValueError:  # the URL cannot be parsed, or its port is out of range
         return False
 
 

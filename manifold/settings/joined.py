@@ -44,7 +44,7 @@ class Settings(
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources in the order of precedence: arguments, the settings' own variables, their aliases, the file."""
-        del dotenv_settings, file_secret_settings
+        del dotenv_settings, file_secret_settings  # not used, but part of the interface of pydantic
         from_aliases = {setting: os.environ[alias] for alias, setting in OTHER_NAMES.items() if os.environ.get(alias)}
         return (
             init_settings,

@@ -12,13 +12,14 @@ from manifold.settings.field import setting as _s
 from manifold.settings.shared import SharedSettings
 
 
-def _uri(uri: SecretStr) -> SecretStr:
-    if uri.get_secret_value() and "://" not in uri.get_secret_value():
+def _require_uri(uri: SecretStr) -> SecretStr:
+    text = uri.get_secret_value()
+    if text and "://" not in text:
         raise ValueError("must be a URL, such as postgresql+psycopg://user:password@host/database or https://host/catalog")
     return uri
 
 
-def _properties(value: object) -> str:
+def _normalised_properties(value: object) -> str:
     return catalog_properties.normalised(value.get_secret_value() if isinstance(value, SecretStr) else value)
 
 
@@ -34,10 +35,10 @@ class LakeSettings(SharedSettings):
 
     catalog_name: str = _s("manifold", "name of the Iceberg catalog; part of the SQL catalog's key")
     catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
-    catalog_uri: Annotated[Secret, AfterValidator(_uri)] = _s(
+    catalog_uri: Annotated[Secret, AfterValidator(_require_uri)] = _s(
         SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db"
     )
-    catalog_properties: Annotated[SecretStr, BeforeValidator(_properties)] = _s(
+    catalog_properties: Annotated[SecretStr, BeforeValidator(_normalised_properties)] = _s(
         SecretStr(""),
         "further properties of the catalog for PyIceberg and Spark, a JSON object: token, credential, rest.sigv4-enabled, …",
     )
@@ -80,7 +81,8 @@ class LakeSettings(SharedSettings):
     @property
     def lake_on_s3(self) -> bool:
         """Whether the tables are in object storage. This is assumed if only the catalog knows where the warehouse is."""
-        return self.warehouse_url.startswith("s3://") or "://" not in self.warehouse_url
+        is_known_to_catalog_only = "://" not in self.warehouse_url
+        return is_known_to_catalog_only or self.warehouse_url.startswith("s3://")
 
     @property
     def catalog_options(self) -> dict[str, str]:

@@ -11,8 +11,9 @@ from manifold.settings.shared import SharedSettings
 SERVICES_PORT = ":1884"  # port of the services' listener in infra/emqx
 
 
-def _plain_prefix(prefix: str) -> str:
-    if not prefix or prefix.strip("/") != prefix or set(prefix) & set("+#"):
+def _require_plain_prefix(prefix: str) -> str:
+    has_wildcard = "+" in prefix or "#" in prefix
+    if not prefix or prefix.strip("/") != prefix or has_wildcard:
         raise ValueError("must be one or more topic levels without + and #, not beginning or ending with /")
     return prefix
 
@@ -51,7 +52,7 @@ class MqttSettings(SharedSettings):
         "auto",
         "shared subscriptions, for several replicas; auto: only where mqtt_url is set, because Mosquitto 2.0 shares no $ topics",
     )
-    topic_prefix: Annotated[str, AfterValidator(_plain_prefix)] = _s(
+    topic_prefix: Annotated[str, AfterValidator(_require_plain_prefix)] = _s(
         "agent", "first levels of the topic on which vehicles get their messages"
     )
 
@@ -60,14 +61,16 @@ class MqttSettings(SharedSettings):
         """URL of the broker for services."""
         if self.mqtt_url:
             return self.mqtt_url
-        return f"mqtts://{self.host}:{self.mqtt_services_port}" if self.tls else f"mqtt://{self.host}:{self.mqtt_port}"
+        if self.tls:
+            return f"mqtts://{self.host}:{self.mqtt_services_port}"
+        return f"mqtt://{self.host}:{self.mqtt_port}"
 
     @property
     def mqtt_for_vehicles(self) -> str:
         """URL of the broker for vehicles."""
         if self.mqtt_vehicle_url:
             return self.mqtt_vehicle_url
-        if self.tls and not self.mqtt_url:
+        if self.tls and not self.mqtt_url:  # the sandbox's broker, where vehicles have their own port
             return f"mqtts://{self.host}:{self.mqtt_port}"
         if self.mqtt_url.endswith(SERVICES_PORT):
             return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
@@ -76,4 +79,6 @@ class MqttSettings(SharedSettings):
     @property
     def shares_subscriptions(self) -> bool:
         """Whether services use shared subscriptions. Without them each replica gets every message, which is safe but wasteful."""
-        return self.mqtt_shared == "on" or (self.mqtt_shared == "auto" and bool(self.mqtt_url))
+        if self.mqtt_shared == "auto":
+            return bool(self.mqtt_url)  # not set for the sandbox's Mosquitto, which cannot share topics that begin with $
+        return self.mqtt_shared == "on"

@@ -10,7 +10,7 @@ from manifold.settings.field import setting as _s
 from manifold.settings.lake import LakeSettings
 
 
-def _no_token(address: str) -> str:
+def _refuse_token(address: str) -> str:
     if "token=" in address:
         raise ValueError("must not contain a token: set SPARK_CONNECT_AUTHENTICATE_TOKEN")
     return address
@@ -37,7 +37,7 @@ class PipelineSettings(LakeSettings):
     )
     alert_after_seconds: Seconds = _s(3600, "a DAG's run that has not ended so long after it was queued is late")
     jars: Folder = _s(Path(".tools/jars"), "folder of Spark's extra jars")
-    spark_master: Annotated[str, AfterValidator(_no_token)] = _s(
+    spark_master: Annotated[str, AfterValidator(_refuse_token)] = _s(
         "local[2]",
         "where the console's own pipeline runs execute: a master of Spark, or sc://host:port of a Spark Connect server; DAGs use "
         "the Airflow connection spark_default",

@@ -20,7 +20,11 @@ VERIFICATION_OPTIONS = {
 
 def plaintext_errors(settings: Settings) -> list[str]:
     """Return an error, without secrets, for each setting that makes a process connect or listen in plaintext beyond loopback."""
-    errors = [f"MANIFOLD_{name.upper()} {problem}" for name, url in addresses(settings) if (problem := _problem_of(url))]
+    errors: list[str] = []
+    for name, url in addresses(settings):
+        problem = _problem_of(url)
+        if problem:
+            errors.append(f"MANIFOLD_{name.upper()} {problem}")
     listens_on_loopback = is_loopback(settings.host) and is_loopback(settings.api_listens)
     if not settings.http_tls_files.certificate and not listens_on_loopback:
         errors.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
@@ -29,11 +33,13 @@ def plaintext_errors(settings: Settings) -> list[str]:
 
 def addresses(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the name of each setting with the URL of a server, and the URL. URLs may be empty, and may contain secrets."""
+    redis_url, _ = split_redis_url(settings.redis_url.get_secret_value())
+    signals_redis_url, _ = split_redis_url(settings.signals_redis_url.get_secret_value())
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
     yield "emqx_api_url", settings.emqx_api_url
-    yield "redis_url", split_redis_url(settings.redis_url.get_secret_value())[0]
-    yield "signals_redis_url", split_redis_url(settings.signals_redis_url.get_secret_value())[0]
+    yield "redis_url", redis_url
+    yield "signals_redis_url", signals_redis_url
     yield "signals_amqp_url", settings.signals_amqp_url.get_secret_value()
     yield "signals_operator_url", settings.signals_operator_url.get_secret_value()
     yield "signals_traces_url", settings.signals_traces_url
@@ -60,10 +66,12 @@ def _problem_of(url: str) -> str:
     if all(not host or host.startswith("/") or is_loopback(host) for host in hosts):  # a path is that of a local socket
         return ""
     if parts.scheme.startswith("postgresql"):
-        modes = {*query.get("sslmode", [])}
-        return "" if modes and modes <= VERIFYING_MODES else "must ask for sslmode=verify-full"
+        modes = set(query.get("sslmode", []))
+        verifies_server = bool(modes) and modes <= VERIFYING_MODES
+        return "" if verifies_server else "must ask for sslmode=verify-full"
     for option, safe_values in VERIFICATION_OPTIONS.get(parts.scheme, {}).items():
         values = {value.lower() for value in query.get(option, [])}
-        if not values <= safe_values:
+        if values - safe_values:
             return f"must not set {option}, which disables certificate verification"
-    return f"must begin with {TLS_SCHEME_OF[parts.scheme]}://" if parts.scheme in TLS_SCHEME_OF else ""
+    tls_scheme = TLS_SCHEME_OF.get(parts.scheme)
+    return "" if tls_scheme is None else f"must begin with {tls_scheme}://"

@@ -37,5 +37,7 @@ class QueueSettings(SharedSettings):
     @property
     def ecq_pending_retention(self) -> timedelta | None:
         """How long a message of a compacted queue may stay pending; None: until it is fetched."""
-        days = self.ecq_retention_days if self.ecq_pending_retention_days is None else self.ecq_pending_retention_days
-        return timedelta(days=days) if days else None
+        days = self.ecq_pending_retention_days
+        if days is None:  # not set
+            days = self.ecq_retention_days
+        return timedelta(days=days) if days else None  # 0 days: unlimited

@@ -85,7 +85,8 @@ class SharedSettings(BaseSettings):
 
     def http(self, port: int) -> str:
         """Return the base URL of a service's HTTP on this port of `host`."""
-        return f"{'https' if self.http_tls_files.certificate else 'http'}://{self.host}:{port}"
+        scheme = "https" if self.http_tls_files.certificate else "http"
+        return f"{scheme}://{self.host}:{port}"
 
     @property
     def http_tls_files(self) -> TlsFiles:
@@ -104,10 +105,11 @@ class SharedSettings(BaseSettings):
         sandbox_certificate = f"{secrets}/{name}.pem" if self.tls else ""
         return TlsFiles(ca, self.tls_certificate or sandbox_certificate, self.tls_key)
 
-    def local_client(self, ca_option: str, prefix: str) -> dict[str, str]:
-        """Return the TLS options for the URL of the sandbox's Redis or RabbitMQ.
+    def local_tls_options(self, ca_option: str, prefix: str) -> dict[str, str]:
+        """Return the TLS options that a client needs in the URL of the sandbox's Redis or RabbitMQ, as option → file.
 
-        `ca_option` is the client library's name of the option with the CA file; the names of the others begin with `prefix`.
+        `ca_option` is the client library's name of the option with the CA file. Its names of the options with certificate and key
+        are `certfile` and `keyfile`, each after `prefix`.
         """
         certificate_and_key = f"{self.home}/{SECRETS}/{OF_INNER.format(self.tls_service)}"
         return {
@@ -123,13 +125,14 @@ class SharedSettings(BaseSettings):
         Raises:
             Permanent: the password file of the sandbox's Redis cannot be read.
         """
-        if url := self.redis_url.get_secret_value():
-            return url
+        configured_url = self.redis_url.get_secret_value()
+        if configured_url:
+            return configured_url
         address = f"{self.loopback}:{self.redis_port}/0"
         if not self.tls:
             return f"redis://{address}"
         user_and_password = f"{self.tls_service}:{self._redis_password()}"
-        options = urlencode(self.local_client("ssl_ca_certs", "ssl_"))
+        options = urlencode(self.local_tls_options("ssl_ca_certs", "ssl_"))
         return f"rediss://{user_and_password}@{address}?{options}"
 
     def _redis_password(self) -> str:

@@ -29,8 +29,8 @@ CONTRACT_NAMES = {
 }
 
 
-def _readable_bounds(text: str) -> str:
-    read_bounds(text)
+def _require_bounds(text: str) -> str:
+    read_bounds(text)  # raises ValueError if the text is invalid
     return text
 
 
@@ -90,7 +90,7 @@ class SignalSettings(SharedSettings):
         "key ring for signals at rest: <id>:<base64 of 32 bytes>, with commas between; the first wraps, all unwrap",
     )
     signals_keys_file: str = _s("", "file with the same, one key a line, the first the current one; instead of signals_keys")
-    signals_bounds: Annotated[str, AfterValidator(_readable_bounds)] = _s(
+    signals_bounds: Annotated[str, AfterValidator(_require_bounds)] = _s(
         DEFAULT_BOUNDS, "values of readings that are not anomalies: <type>=<least>..<most> <unit>, with commas"
     )
     signals_rotate_schedule: str = _s("29 2 * * 0", "cron expression (UTC) of the DAG rotate_keys; empty: only when triggered")
@@ -100,9 +100,9 @@ class SignalSettings(SharedSettings):
 
     @field_validator("signals_hmac_secret", "signals_hmac_accepted")
     @classmethod
-    def _no_placeholder(cls, secret: SecretStr) -> SecretStr:
+    def _refuse_placeholders(cls, secret: SecretStr) -> SecretStr:
         text = secret.get_secret_value()
-        values = accepted_of(text) if text.startswith("[") else [text]  # signals_hmac_accepted is a JSON array
+        values = parse_accepted_secrets(text) if text.startswith("[") else [text]  # signals_hmac_accepted is a JSON array
         for value in values:
             if value.lower().startswith(PLACEHOLDERS) or value.lower() in ("secret", "password", "test"):
                 raise ValueError("is a placeholder and no secret; make one up: openssl rand -hex 32")
@@ -110,8 +110,8 @@ class SignalSettings(SharedSettings):
 
     @field_validator("signals_hmac_accepted")
     @classmethod
-    def _array(cls, secrets: SecretStr) -> SecretStr:
-        accepted_of(secrets.get_secret_value())
+    def _require_array(cls, secrets: SecretStr) -> SecretStr:
+        parse_accepted_secrets(secrets.get_secret_value())  # raises ValueError if it is not an array
         return secrets
 
     @property
@@ -130,8 +130,8 @@ class SignalSettings(SharedSettings):
         return self.home / "journal" / str(self.signals_node)
 
 
-def accepted_of(text: str) -> list[str]:
-    """Parse the value of signals_hmac_accepted.
+def parse_accepted_secrets(text: str) -> list[str]:
+    """Parse the value of signals_hmac_accepted; an empty text means no secrets.
 
     Raises:
         ValueError: it is not a JSON array of non-empty strings.
@@ -139,7 +139,7 @@ def accepted_of(text: str) -> list[str]:
     try:
         secrets = json.loads(text or "[]")
     except (ValueError, RecursionError):
-        secrets = None
+        secrets = None  # refused below
     if not isinstance(secrets, list) or not all(isinstance(secret, str) and secret for secret in secrets):
         raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')
     return secrets

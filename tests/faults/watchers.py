@@ -90,7 +90,7 @@ class Monitor:
     async def _listen(self) -> None:
         of, tls = self._settings, None
         if of.tls:
-            shown = of.local_client("ca", "")
+            shown = of.local_tls_options("ca", "")
             tls = client_context(TlsFiles(shown["ca"], shown["certfile"], shown["keyfile"]))
         reader, writer = await asyncio.open_connection(of.host, of.redis_port, limit=_LINE_BYTES, ssl=tls)
         try:

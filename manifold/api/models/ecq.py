@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from manifold.api.models.fields import Count, Known, Seq, example
+from manifold.api.models.fields import Count, MirrorModel, Seq, example
 from manifold.contracts.ecq import EARLIEST, REWIND_RULE, rewind_target
 from manifold.contracts.messages import SHOWN
 from manifold.contracts.seq import MAX_SEQ
@@ -42,13 +42,13 @@ def _rewind_text(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_text_or_seq = isinstance(value, str | int) and not isinstance(value, bool)
-    text = str(value) if is_text_or_seq else ""
-    if not text or len(text) > SHOWN or rewind_target(text) is None:
+    text = str(value) if is_text_or_seq else ""  # the empty text is refused
+    if len(text) > SHOWN or rewind_target(text) is None:
         raise ValueError(f"is not a position to rewind to; {REWIND_RULE}")
     return text.strip()
 
 
-class LiveMessage(Known):
+class LiveMessage(MirrorModel):
     """The newest message of a key."""
 
     model_config = example(**MESSAGE)
@@ -66,7 +66,7 @@ class LiveMessage(Known):
     )
 
 
-class CompactedQueue(Known):
+class CompactedQueue(MirrorModel):
     """A page of a client's compacted queue: the newest message of each key, oldest first."""
 
     model_config = example(

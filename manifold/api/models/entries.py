@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from manifold.api.models.fields import AcceptedAt, Count, DataId, Known, RequestId, Seq, Vin, example
+from manifold.api.models.fields import AcceptedAt, Count, DataId, MirrorModel, RequestId, Seq, Vin, example
 
 ENTRY = {
     "seq": 911974771715997696,
@@ -26,7 +26,7 @@ BATCH = {
 }
 
 
-class Entry(Known):
+class Entry(MirrorModel):
     """One entry: one message of one trigger for one vehicle."""
 
     model_config = example(**ENTRY)
@@ -52,7 +52,7 @@ class VehicleHistory(BaseModel):
     before: Seq | None = Field(description="ask with this `before` for the next page, of older entries; null: there are none")
 
 
-class Batch(Known):
+class Batch(MirrorModel):
     """One trigger, and where its entries stand."""
 
     seq: Seq

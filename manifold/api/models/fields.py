@@ -22,7 +22,7 @@ def example(**values: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"example": values})
 
 
-class Known(BaseModel):
+class MirrorModel(BaseModel):
     """Base of models that mirror a `history` type field by field."""
 
     @classmethod

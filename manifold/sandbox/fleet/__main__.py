@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -39,7 +40,7 @@ def main(
 
 
 async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> None:
-    """Let the vehicles drive for `for_s` seconds, or until a signal, and show what they receive."""
+    """Let the vehicles drive for `for_s` seconds, or until a signal or a failure to connect, and show what they receive."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -47,17 +48,19 @@ async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> 
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             connecting = asyncio.create_task(_bring_online(fleet, stopped), name="fleet.bring_online")
             ends_at = time.monotonic() + for_s
-            while not stopped.is_set() and (remaining_s := ends_at - time.monotonic()) > 0:
+            while not stopped.is_set():
+                remaining_s = ends_at - time.monotonic()
+                if remaining_s <= 0:
+                    break
                 live.update(Text(f"{_progress(fleet)}, {remaining_s:.0f} s left"))
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(min(_REFRESH_S, remaining_s)):
                         await stopped.wait()
-                except TimeoutError:
-                    continue
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
-        if not connecting.cancelled() and (problem := connecting.exception()):
-            raise problem
+        error = None if connecting.cancelled() else connecting.exception()
+        if error is not None:
+            raise error
         console.print(_summary(fleet), highlight=False)
 
 
@@ -78,7 +81,7 @@ def _progress(fleet: Fleet) -> str:
 
 def _summary(fleet: Fleet) -> str:
     duplicates = fleet.counts.get("duplicates", 0)
-    events = ", ".join(f"{what} {fleet.counts.get(what, 0)}×" for what in _EVENTS)
+    events = ", ".join(f"{event} {fleet.counts.get(event, 0)}×" for event in _EVENTS)
     reached = len({message.vin for message in fleet.received})
     return (
         f"{len(fleet.vins)} vehicles: {events}\n"

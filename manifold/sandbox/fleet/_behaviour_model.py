@@ -90,5 +90,6 @@ class BehaviourModel:
         It is a hash of the kind and of the count of draws, because a random generator for each vehicle would take more memory.
         """
         self._drawn[kind] += 1
-        digest = blake2b(f"{self._root}/{kind}/{self._drawn[kind]}".encode(), digest_size=7)
-        return (int.from_bytes(digest.digest()) >> 3) / (1 << 53)
+        digest = blake2b(f"{self._root}/{kind}/{self._drawn[kind]}".encode(), digest_size=7).digest()
+        first_53_bits = int.from_bytes(digest) >> 3  # of 56; a float has 53 bits of precision
+        return first_53_bits / (1 << 53)

@@ -84,12 +84,15 @@ class Connection:
             self._register_socket()
 
     def _on_handshake_done(self, handshake: "asyncio.Future[Any]") -> None:
-        if problem := handshake.exception():
-            self._report_loss(str(problem))
+        error = handshake.exception()
+        if error is not None:
+            self._report_loss(str(error))
         elif self._listener is not None:
             self._register_socket()
-        elif (sock := self._client.socket()) is not None:  # `close` was called during the handshake
-            sock.close()
+        else:  # `close` was called during the handshake, and has left the socket to this
+            sock = self._client.socket()
+            if sock is not None:
+                sock.close()
 
     def _register_socket(self) -> None:
         """Read from the connected socket by the event loop, and send what paho has buffered."""
@@ -129,6 +132,7 @@ class Connection:
             self._client.loop_misc()
 
     def _new_client(self, endpoint: FleetEndpoint, fields: ConnectFields) -> paho.Client:
+        """Return a client that will connect to the endpoint with these fields, and then call this connection's callbacks."""
         is_v5 = fields.protocol == MQTTProtocolVersion.MQTTv5
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
@@ -169,9 +173,10 @@ class Connection:
             self._loop.call_soon(self._flush)  # later, so that all packets of this turn of the event loop are sent in one write
 
     def _flush(self) -> None:
+        """Send what paho has buffered. What the socket does not accept now, the event loop sends later."""
         if self._socket is None:
             return
-        self._client.loop_write()
+        self._client.loop_write()  # closes the socket if sending fails
         if self._socket is not None and self._client.want_write():
             self._loop.add_writer(self._socket, self._client.loop_write)
 
@@ -203,6 +208,7 @@ class Connection:
             self._listener.on_connected(bool(flags.session_present))
 
     def _on_subscribe(self, _client: paho.Client, _userdata: Any, _mid: int, reasons: list[ReasonCode], *_: Any) -> None:
+        """Handle the SUBACK. A refused filter makes the connection unusable."""
         if any(reason.value >= _FIRST_REFUSAL for reason in reasons):
             reason_texts = ", ".join(str(reason) for reason in reasons)
             self._loop.call_soon(self._report_loss, f"subscription refused: {reason_texts}")

@@ -22,13 +22,13 @@ _SPARE_FILES = 100  # open files of the process in addition to the vehicles' soc
 
 
 class _Ledger:
-    """Records the vehicles' events, and passes them on to the listener, if there is one. `news` is set at each event."""
+    """Records the vehicles' events, and passes them on to the listener, if there is one. Each event sets `has_new_event`."""
 
     def __init__(self, on_received: Callable[[Received], None], listener: FleetListener | None) -> None:
         self.messages: list[Received] = []
         self.acks: list[Received] = []
         self.counts: Counter[str] = Counter()
-        self.news = asyncio.Event()
+        self.has_new_event = asyncio.Event()
         self._on_received, self._listener = on_received, listener
 
     def received(self, message: Received) -> None:
@@ -37,19 +37,19 @@ class _Ledger:
         self._on_received(message)
         if self._listener:
             self._listener.received(message)
-        self.news.set()
+        self.has_new_event.set()
 
     def acknowledged(self, message: Received) -> None:
         self.acks.append(message)
         if self._listener:
             self._listener.acknowledged(message)
-        self.news.set()
+        self.has_new_event.set()
 
     def changed(self, vin: Owner, what: str) -> None:
         self.counts[what] += 1
         if self._listener:
             self._listener.changed(vin, what)
-        self.news.set()
+        self.has_new_event.set()
 
 
 class Fleet:
@@ -115,7 +115,7 @@ class Fleet:
     @property
     def online(self) -> list[Owner]:
         """The vehicles that are connected and subscribed now."""
-        return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is ConnectionState.ONLINE]
+        return [vin for vin, vehicle in self._vehicles.items() if vehicle.state is ConnectionState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:
         """Return the vehicle's protocol version: 5, or 4 for MQTT 3.1.1."""
@@ -131,7 +131,7 @@ class Fleet:
         Raises:
             Retryable: some vehicles were not online in time; they continue to try.
         """
-        waiting = deque(self._of(vins))
+        waiting = deque(self._vehicles_of(vins))
         connecting: dict[Vehicle, int] = {}  # vehicles, with their number of arrivals before this call
         try:
             async with asyncio.timeout(within_s):
@@ -144,30 +144,30 @@ class Fleet:
                     connecting = {
                         vehicle: arrivals
                         for vehicle, arrivals in connecting.items()
-                        if vehicle.link is not ConnectionState.ONLINE and vehicle.arrivals == arrivals
+                        if vehicle.state is not ConnectionState.ONLINE and vehicle.arrivals == arrivals
                     }
                     if connecting:
-                        await self._next_news()
+                        await self._wait_for_event()
         except TimeoutError as exc:
-            raise Retryable(self._not_in_time([*connecting, *waiting], within_s)) from exc
+            raise Retryable(self._timeout_message([*connecting, *waiting], within_s)) from exc
 
     async def go_offline(self, vins: Iterable[Owner] | None = None) -> None:
         """Disconnect these vehicles (None: all); they stay offline until `connect`."""
-        for vehicle in self._of(vins):
+        for vehicle in self._vehicles_of(vins):
             vehicle.leave()
         await asyncio.sleep(0)
 
     async def crash(self, vins: Iterable[Owner] | None = None) -> None:
         """Close the sockets of these vehicles (None: all) without a DISCONNECT; they stay offline until `connect`."""
-        for vehicle in self._of(vins):
+        for vehicle in self._vehicles_of(vins):
             vehicle.crash()
         await asyncio.sleep(0)
 
     async def heartbeat(self, vins: Iterable[Owner] | None = None) -> None:
         """Send a heartbeat from these vehicles (None: all), if they are online."""
-        for vehicle in self._of(vins):
+        for vehicle in self._vehicles_of(vins):
             vehicle.send_sign(Sign.HEARTBEAT)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the event loop sends them in its next turn
 
     async def wait_for(self, predicate: Callable[["Fleet"], object], within_s: float) -> None:
         """Wait until the predicate is true. It is evaluated after events, possibly once for many events.
@@ -177,17 +177,18 @@ class Fleet:
         """
         async with asyncio.timeout(within_s):
             while not predicate(self):
-                await self._next_news()
+                await self._wait_for_event()
 
-    def _not_in_time(self, missing: list[Vehicle], within_s: float) -> str:
-        first = f"{missing[0].vin}: {missing[0].problem or 'no answer'}"
-        return (
-            f"{len(missing)} vehicles are not online at {self._endpoint.host}:{self._endpoint.port} after {within_s:g} s; {first}"
-        )
+    def _timeout_message(self, missing: list[Vehicle], within_s: float) -> str:
+        """Return the message that these vehicles are not online, with the first one's problem as an example."""
+        example = f"{missing[0].vin}: {missing[0].problem or 'no answer'}"
+        broker = f"{self._endpoint.host}:{self._endpoint.port}"
+        return f"{len(missing)} vehicles are not online at {broker} after {within_s:g} s; {example}"
 
-    async def _next_news(self) -> None:
-        self._ledger.news.clear()
-        await self._ledger.news.wait()
+    async def _wait_for_event(self) -> None:
+        """Wait until a vehicle has another event."""
+        self._ledger.has_new_event.clear()
+        await self._ledger.has_new_event.wait()
 
     async def _check_keepalives(self) -> None:
         while True:
@@ -195,7 +196,7 @@ class Fleet:
             for vehicle in self._vehicles.values():
                 vehicle.check_keepalive()
 
-    def _of(self, vins: Iterable[Owner] | None) -> list[Vehicle]:
+    def _vehicles_of(self, vins: Iterable[Owner] | None) -> list[Vehicle]:
         return list(self._vehicles.values()) if vins is None else [self._vehicles[vin] for vin in vins]
 
 
@@ -206,7 +207,7 @@ def _endpoint(settings: Settings) -> FleetEndpoint:
     """
     parts = urlsplit(settings.mqtt_for_vehicles)
     if settings.tls and parts.scheme == "mqtts" and parts.hostname:
-        from manifold.sandbox.fleet._certificates import VehicleCertificates
+        from manifold.sandbox.fleet._certificates import VehicleCertificates  # imported here, because the import is slow
 
         return FleetEndpoint(parts.hostname, parts.port or 8883, settings.topic_prefix, VehicleCertificates(settings).context)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:

@@ -128,7 +128,9 @@ class SignalMix:
         """
         self._count += 1
         if kind in REFERRING:
-            candidates = [earlier for earlier in self._earlier if kind is not Kind.CONFLICTING or KEY in earlier.headers]
+            candidates = list(self._earlier)
+            if kind is Kind.CONFLICTING:  # it needs an idempotency key that it can reuse
+                candidates = [earlier for earlier in candidates if KEY in earlier.headers]
             if candidates:
                 return self._referring_message(kind, self._rng.choice(candidates), at)
         device = self._rng.choice(self.devices)
@@ -158,6 +160,7 @@ class SignalMix:
         body, _ = self._body(device, at)
         if kind is Kind.REPLAYED:
             return SignalMessage(kind, device, body, self._headers(device, body, at, nonce=earlier.headers["x-nonce"]))
+        # Kind.CONFLICTING: another signal under the earlier idempotency key.
         return SignalMessage(kind, device, body, self._headers(device, body, at) | earlier_key)
 
     def _invalid_message(self, kind: Kind, device: str, at: datetime) -> SignalMessage:
@@ -178,6 +181,7 @@ class SignalMix:
             case Kind.TOO_LARGE:
                 bomb = _bomb()
                 return SignalMessage(kind, device, bomb, self._headers(device, bomb, at), content_encoding="gzip")
+        # A damaged body is signed as it is, so that nothing but the body is wrong.
         return SignalMessage(kind, device, body, self._headers(device, body, at))
 
     def _body(self, device: str, at: datetime) -> tuple[bytes, tuple[str, datetime, str]]:

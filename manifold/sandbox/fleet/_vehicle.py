@@ -60,7 +60,7 @@ class Vehicle:
         self, vin: Owner, endpoint: FleetEndpoint, behaviour: Behaviour, model: BehaviourModel, listener: FleetListener
     ) -> None:
         self.vin, self.protocol = vin, model.protocol
-        self.link = ConnectionState.OFFLINE
+        self.state = ConnectionState.OFFLINE
         self.arrivals = 0  # how often the vehicle came online
         self.problem = ""  # why the last connection failed; empty if it is online
         self._endpoint = endpoint
@@ -76,10 +76,10 @@ class Vehicle:
 
     def connect(self, *, clean_start: bool = False) -> None:
         """Connect, subscribe and send `online`; retry until it works. Does nothing unless the vehicle is offline."""
-        if self.link is not ConnectionState.OFFLINE:
+        if self.state is not ConnectionState.OFFLINE:
             return
         self._stop_timers()
-        self.link = ConnectionState.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self._clean_start = clean_start
         fields = ConnectFields(
             client_id=self.vin,
@@ -96,15 +96,15 @@ class Vehicle:
 
     def leave(self) -> None:
         """Send DISCONNECT, and stay offline until `connect`."""
-        self._drop(send_disconnect=True, event="left")
+        self._go_offline(send_disconnect=True, event="left")
 
     def crash(self) -> None:
         """Close the socket without a DISCONNECT, and stay offline until `connect`."""
-        self._drop(send_disconnect=False, event="crashed")
+        self._go_offline(send_disconnect=False, event="crashed")
 
     def send_sign(self, sign: Sign) -> None:
         """Send `online` or `heartbeat`, if the vehicle is online."""
-        if self._connection is not None and self.link is ConnectionState.ONLINE:
+        if self._connection is not None and self.state is ConnectionState.ONLINE:
             self._connection.publish(sign_topic(self.vin, sign))
 
     def check_keepalive(self) -> None:
@@ -127,7 +127,7 @@ class Vehicle:
 
     def on_subscribed(self) -> None:
         """Send `online`, and start the timers."""
-        self.link = ConnectionState.ONLINE
+        self.state = ConnectionState.ONLINE
         self.problem = ""
         self._failures = 0
         self._clean_start = False
@@ -143,14 +143,14 @@ class Vehicle:
     def on_lost(self, reason: str) -> None:
         """Reconnect after a pause that grows with each failure."""
         self.problem = reason
-        self._drop(send_disconnect=False, event="cut off")
+        self._go_offline(send_disconnect=False, event="cut off")
         self._failures += 1
         retry_s = self._model.retry_s(self._failures)
         self._call_later(retry_s, "connect", lambda: self.connect(clean_start=self._clean_start))
 
     def on_message(self, connection: Connection, message: MQTTMessage) -> None:
         """Report the message to the listener, and acknowledge it after a delay, unless the vehicle crashes first."""
-        received = self._received(message)
+        received = self._to_received(message)
         self._listener.received(received)
         if message.qos == 0:
             return
@@ -163,11 +163,12 @@ class Vehicle:
         else:
             self._acknowledge(connection, message, received)
 
-    def _received(self, message: MQTTMessage) -> Received:
+    def _to_received(self, message: MQTTMessage) -> Received:
         """Return an MQTT message as listeners get it."""
         request = request_of(self._endpoint.prefix, message.topic)  # vehicle and request id
         queue_entry = ecq_of(message.topic)  # vehicle and key
-        seq_text = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
+        user_properties = dict(getattr(message.properties, "UserProperty", ()))  # paho sets the attribute only if there are any
+        seq_text = user_properties.get("seq", "")
         payload = bytes(message.payload)
         return Received(
             vin=self.vin,
@@ -183,6 +184,7 @@ class Vehicle:
         )
 
     def _acknowledge(self, connection: Connection, message: MQTTMessage, received: Received) -> None:
+        """Acknowledge the message, and report that, unless its connection is gone."""
         if connection.ack(message):
             self._listener.acknowledged(received)
 
@@ -201,12 +203,12 @@ class Vehicle:
             self.leave()
         self._call_later(self._model.away_s(), "connect", lambda: self.connect(clean_start=self._model.starts_clean()))
 
-    def _drop(self, *, send_disconnect: bool, event: str) -> None:
+    def _go_offline(self, *, send_disconnect: bool, event: str) -> None:
         """Close the connection and stop all timers; report the event unless the vehicle was offline."""
         self._stop_timers()
         connection, self._connection = self._connection, None
-        was_offline = self.link is ConnectionState.OFFLINE
-        self.link = ConnectionState.OFFLINE
+        was_offline = self.state is ConnectionState.OFFLINE
+        self.state = ConnectionState.OFFLINE
         if connection is not None:
             connection.close(send_disconnect=send_disconnect)
         if not was_offline:

@@ -44,7 +44,7 @@ def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[Signal
         if burst and (len(burst) >= size or message.kind in REFERRING):
             yield burst
             burst = []
-            size = round(MAX_BURST ** rng.random())
+            size = round(MAX_BURST ** rng.random())  # from 1 to MAX_BURST, each order of magnitude as likely as any other
         burst.append(message)
     if burst:
         yield burst

@@ -64,8 +64,9 @@ class Addresses:
 
 
 def _without_password(url: str) -> str:
-    """Return the URL without its password."""
+    """Return the URL with `***` in place of its password."""
     parts = urlsplit(url)
     if parts.password is None:
         return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+    netloc = parts.netloc.replace(f":{parts.password}@", ":***@")
+    return urlunsplit(parts._replace(netloc=netloc))

@@ -30,9 +30,9 @@ API_SERVER = "api-server"
 # The arguments of each component, the slowest to start first. There is no triggerer, which would take 150 MB, because no task
 # defers. The scheduler does not serve logs over HTTP, because the API server reads them from the folder.
 COMPONENTS = ((API_SERVER,), ("scheduler", "--skip-serve-logs"), ("dag-processor",))
-NEEDED = ("metadatabase", "scheduler", "dag_processor")
+REQUIRED_COMPONENTS = ("metadatabase", "scheduler", "dag_processor")  # by their names in the answer of HEALTH
 STOP_S = 15
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 IDLE_SLEEP_S = 0.5  # between two iterations of an idle scheduler; a run needs several iterations
 WORKERS = 2  # concurrent tasks; each idle worker takes 47 MB
 POOL = "default_pool"  # this pool always exists; here `WORKERS` bounds the concurrent Spark jobs
@@ -47,6 +47,9 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
     """Return the environment of Airflow and its tasks: the inherited variables without those of Airflow, and our own."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
     tools = str(Path(sys.executable).parent)
+    python_path = str(ROOT)
+    if inherited_python_path := kept.get("PYTHONPATH"):
+        python_path = os.pathsep.join([python_path, inherited_python_path])
     spark_kind = "spark_connect" if settings.spark_master.startswith("sc://") else "spark"
     spark_connection = {"conn_type": spark_kind, "host": settings.spark_master}
     variables = {
@@ -55,7 +58,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
         f"{PREFIX}SPARK_POOL": POOL,
         "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+        "PYTHONPATH": python_path,
         "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers use the first python on the PATH
         "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
         "SPARK_LOCAL_IP": settings.loopback,
@@ -114,7 +117,7 @@ def is_healthy(settings: Settings) -> bool:
         components = answer.json() if answer.status_code == httpx.codes.OK else {}
     except (httpx.HTTPError, OSError, ValueError):
         return False
-    return all(components.get(name, {}).get("status") == "healthy" for name in NEEDED)
+    return all(components.get(name, {}).get("status") == "healthy" for name in REQUIRED_COMPONENTS)
 
 
 def run(settings: Settings) -> int:
@@ -136,7 +139,7 @@ def run(settings: Settings) -> int:
         loaded_certificate_time = _certificate_time(settings)
         while not stop_signals:
             certificate_time = _certificate_time(settings)
-            if certificate_time and certificate_time != loaded_certificate_time:
+            if certificate_time is not None and certificate_time != loaded_certificate_time:
                 _stop(processes[API_SERVER])
                 processes[API_SERVER] = _start((API_SERVER,), env)
                 loaded_certificate_time = certificate_time
@@ -144,7 +147,7 @@ def run(settings: Settings) -> int:
                 if (status := process.poll()) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; see its log above\n")
                     return 1
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
     return 0
 
 
@@ -154,7 +157,7 @@ def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
     `airflow db migrate` also writes the configuration file. It must end before the components start, because each of them would
     otherwise write a file with other keys.
     """
-    airflow_users.make_up(settings)
+    airflow_users.create_missing(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
     defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
     if _start(("db", "migrate"), env).wait():
@@ -169,6 +172,7 @@ def _start(arguments: tuple[str, ...], env: Mapping[str, str]) -> subprocess.Pop
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM, and SIGKILL if the process still runs after STOP_S; wait until it has ended."""
     process.terminate()
     try:
         process.wait(STOP_S)
@@ -177,13 +181,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _certificate_time(settings: Settings) -> int:
-    """Return the modification time of the HTTP certificate in ns; 0 if there is none, or it cannot be read."""
+def _certificate_time(settings: Settings) -> int | None:
+    """Return the modification time of the HTTP certificate in ns; None if there is none, or it cannot be read."""
     try:
         certificate = settings.http_tls_files.certificate
-        return written_at(certificate) if certificate else 0
+        return written_at(certificate) if certificate else None
     except OSError:
-        return 0
+        return None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 from manifold.contracts.errors import Permanent, Retryable
 
 ENDED = ("success", "failed")
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 class AirflowApi:
@@ -46,7 +46,9 @@ class AirflowApi:
         Raises:
             Retryable: the DAG was not parsed within `within_s` seconds.
         """
-        poll = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
+        poll = Retrying(
+            retry=retry_if_result(lambda known: not known), wait=wait_fixed(POLL_INTERVAL_S), stop=stop_after_delay(within_s)
+        )
         try:
             poll(self.knows, dag_id)
         except RetryError as exc:
@@ -82,7 +84,9 @@ class AirflowApi:
             Retryable: the run has not ended within `within_s` seconds.
         """
         poll = Retrying(
-            retry=retry_if_result(lambda state: state not in ENDED), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s)
+            retry=retry_if_result(lambda state: state not in ENDED),
+            wait=wait_fixed(POLL_INTERVAL_S),
+            stop=stop_after_delay(within_s),
         )
         try:
             return str(poll(self.run_state, dag_id, run_id))
@@ -133,6 +137,7 @@ class AirflowApi:
         return answer.json()
 
     def _log_in(self) -> None:
+        """Get a token for the next requests. Raises Permanent if Airflow refuses user or password, else httpx.HTTPError."""
         answer = self._client.post("/auth/token", json=self._login)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise Permanent(f"Airflow at {self._base} does not let {self._login['username']} in: {_reason(answer)}")
@@ -150,6 +155,7 @@ def _run_path(dag_id: str, run_id: str) -> str:
 
 
 def _log_line(record: str | dict[str, Any]) -> str:
+    """Return the text of a log record, which is a line, or an object with the text as its `event`."""
     return record if isinstance(record, str) else str(record.get("event", ""))
 
 

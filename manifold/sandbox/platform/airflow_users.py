@@ -29,7 +29,7 @@ def passwords_file(settings: Settings) -> Path:
     return secret_files.folder(settings.home) / FILE
 
 
-def make_up(settings: Settings) -> None:
+def create_missing(settings: Settings) -> None:
     """Generate a password for each user, if there is no file yet."""
 
     def new_passwords() -> str:
@@ -55,5 +55,5 @@ def password_of(settings: Settings, user: str) -> str:
 
 
 def logged_in(settings: Settings, url: str, user: str = OPERATOR) -> AirflowApi:
-    """Return a client of the embedded Airflow at `url`."""
+    """Return a client of the embedded Airflow at `url`, which logs in as `user` on its first request."""
     return AirflowApi(url, user, password_of(settings, user), verify=verified(settings, url))

@@ -12,7 +12,7 @@ AIRFLOW_TOKEN = "airflow_api_token"  # noqa: S105  # file name
 NAME, RIGHTS = "airflow", "read,approve,brake,delegate"
 
 
-def make_up(settings: Settings) -> None:
+def create_missing(settings: Settings) -> None:
     """Generate the token and the API's file, unless they exist, settings name another token or API, or Airflow is not started.
 
     An existing file is left alone: it may have other lines, and a line that somebody has removed must not come back.

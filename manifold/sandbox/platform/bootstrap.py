@@ -45,11 +45,12 @@ def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
             stop=stop_when_event_set(given_up),
             reraise=True,
         )
-        outcomes = catalog.load_table(OUTCOMES.identifier).current_snapshot()
-        retry(_mark_loaded, settings, outcomes)
+        outcomes_snapshot = catalog.load_table(OUTCOMES.identifier).current_snapshot()
+        retry(_mark_loaded, settings, outcomes_snapshot)
 
 
 def _has_segments(archive: str) -> bool:
+    """Whether the archive has a segment of any stream. Hidden files, which are still being written, do not count."""
     system, root = fs.FileSystem.from_uri(archive)
     for stream in Stream:
         selector = fs.FileSelector(f"{root}/{stream}", allow_not_found=True, recursive=True)
@@ -65,14 +66,15 @@ def _are_tables_empty(catalog: Catalog) -> bool:
 
 
 def _is_empty(snapshot: Snapshot) -> bool:
+    """Whether a table has no rows in this snapshot. One that does not tell their number counts as empty."""
     return snapshot.summary is None or (snapshot.summary["total-records"] or "0") == "0"
 
 
-def _mark_loaded(settings: Settings, outcomes: Snapshot | None) -> None:
+def _mark_loaded(settings: Settings, outcomes_snapshot: Snapshot | None) -> None:
     """Mark the queues as loaded, and the outcomes table, which is empty, as pruned up to this snapshot (None: it has none)."""
     _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis) as client:
-        if outcomes is not None:
-            client.set(keys.DONE_PRUNED, outcomes.snapshot_id, nx=True)
+        if outcomes_snapshot is not None:
+            client.set(keys.DONE_PRUNED, outcomes_snapshot.snapshot_id, nx=True)
         for mark in keys.loaded_marks(of_cluster=is_cluster):
             client.set(mark, wall_clock_ms(), nx=True)

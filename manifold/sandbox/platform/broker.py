@@ -101,22 +101,20 @@ def outer_access(settings: Settings) -> str:
     """Return the ACL file of the listener for vehicles and Manifold's services."""
     prefix, receipt_prefix = settings.topic_prefix, settings.receipt_prefix
     recorder_filters = (*topics.RECORDER_FILTERS, topics.response_filter(prefix))
+    recorder_rights = [f"read {topic_filter}" for topic_filter in recorder_filters]
+    recorder_rights.append(f"write {receipt_prefix}#")
+    dispatcher_rights = [
+        f"read {topics.EVENTS}/#",
+        f"read {topics.ONLINE_FILTER}",
+        f"read {topics.HEARTBEAT_FILTER}",
+        f"write {topics.request_topic(prefix, '+', '+')}",
+        f"write {topics.ecq_filter('+')}",
+    ]
+    # On these topics compacted queues get commands; `ecq_filter('+')` covers them too.
+    dispatcher_rights += [f"deny {topic_filter}" for topic_filter in (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)]
     rights_by_user: list[tuple[str, Iterable[str]]] = [
-        (
-            settings.mqtt_username_recorder,
-            (*(f"read {topic_filter}" for topic_filter in recorder_filters), f"write {receipt_prefix}#"),
-        ),
-        (
-            settings.mqtt_username_dispatcher,
-            (
-                f"read {topics.EVENTS}/#",
-                f"read {topics.ONLINE_FILTER}",
-                f"read {topics.HEARTBEAT_FILTER}",
-                f"write {topics.request_topic(prefix, '+', '+')}",
-                f"write {topics.ecq_filter('+')}",
-                *(f"deny {topic_filter}" for topic_filter in _ECQ_COMMAND_FILTERS),
-            ),
-        ),
+        (settings.mqtt_username_recorder, recorder_rights),
+        (settings.mqtt_username_dispatcher, dispatcher_rights),
     ]
     for user, extra_topic in (
         (settings.mqtt_username_campaigns, topics.RELEASE),
@@ -142,8 +140,6 @@ def inner_access(settings: Settings) -> str:
     return "\n".join([*tap, *publishers, *_vehicle_patterns(settings)]) + "\n"
 
 
-# Topics on which compacted queues get commands; `ecq_filter('+')` covers them too.
-_ECQ_COMMAND_FILTERS = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
 _PUBLISHER_TOPICS = (topics.data_topic("+"), *topics.TRIGGER_TOPICS, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
 _PUBLISHER_RIGHTS = tuple(f"write {topic}" for topic in _PUBLISHER_TOPICS)
 

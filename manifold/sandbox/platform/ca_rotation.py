@@ -80,10 +80,13 @@ def read_state(folder: Path, ca: Authority) -> RotationState:
 def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
     """Return the announced CA; None if there is none."""
     try:
-        next_key = private_key(folder / ca.next_key).public_key()
+        public_key = private_key(folder / ca.next_key).public_key()
     except FileNotFoundError:
         return None
-    return next((certificate for certificate in trusted_certificates(folder, ca) if certificate.public_key() == next_key), None)
+    for certificate in trusted_certificates(folder, ca):
+        if certificate.public_key() == public_key:
+            return certificate
+    return None
 
 
 def announce(home: Path, ca: Authority, now: datetime) -> None:

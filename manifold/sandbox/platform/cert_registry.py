@@ -28,8 +28,8 @@ class Issued:
     ends_at: datetime
 
 
-def note(home: Path, pem: bytes) -> None:
-    """Record the first certificate in `pem`.
+def record(home: Path, pem: bytes) -> None:
+    """Append the first certificate in `pem` to the registry.
 
     Raises:
         OSError: the registry cannot be written.
@@ -42,13 +42,13 @@ def note(home: Path, pem: bytes) -> None:
         "ends_at": certificate.not_valid_after_utc.isoformat(),
     }
     with _locked(home) as file:
-        line_break = b"\n" if _has_incomplete_line(file) else b""
+        line_break = b"\n" if _has_incomplete_line(file) else b""  # so that the new line is not joined to the incomplete one
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as out:
             out.write(line_break + json.dumps(row).encode() + b"\n")
 
 
-def forget_ended(home: Path, *, now: datetime | None = None) -> int:
+def forget_expired(home: Path, *, now: datetime | None = None) -> int:
     """Remove the certificates that expired `RETENTION` or longer before `now` (None: the current time); return their number.
 
     Raises:
@@ -68,7 +68,7 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
     return len(rows) - len(kept)
 
 
-def of_home(home: Path, *, now: datetime | None = None) -> list[Issued]:
+def unexpired(home: Path, *, now: datetime | None = None) -> list[Issued]:
     """Return the home's certificates that have not expired at `now` (None: the current time), oldest first."""
     instant = now or datetime.now(UTC)
     return [issued for issued in all_of(home) if issued.ends_at > instant]

@@ -12,8 +12,8 @@ from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import certificates, redis_certificates
 from manifold.settings import Settings, load_settings
 
-LOOK_S = 600.0  # between two checks; a renewal is due days before the old certificate expires
-AGAIN_S = 5.0  # before the next try after a failure, such as a full disk or an unavailable Redis
+CHECK_INTERVAL_S = 600.0  # between two checks; a renewal is due days before the old certificate expires
+RETRY_DELAY_S = 5.0  # before the next try after a failure, such as a full disk or an unavailable Redis
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ def run(settings: Settings, stop: Event) -> None:
 
     def renew() -> None:
         if done := certificates.maintain(settings):
-            log.info("certificates renewed", done=done)
+            log.info("CAs, certificates or revocation list renewed", renewed=done)
 
     def reload_redis() -> None:
         """Make Redis reload its certificates if any process has changed the files since the last reload.
@@ -40,13 +40,13 @@ def run(settings: Settings, stop: Event) -> None:
     has_own_redis = not settings.redis_url.get_secret_value()
     steps = (renew, reload_redis) if has_own_redis else (renew,)
     while not stop.is_set():
-        pause_s = LOOK_S
+        pause_s = CHECK_INTERVAL_S
         for step in steps:
             try:
                 step()
             except (OSError, ValueError, ManifoldError, RedisError) as exc:
-                log.warning("certificate renewal or reload failed", step=step.__name__, reason=str(exc))
-                pause_s = AGAIN_S
+                log.warning("certificate maintenance failed; retrying", step=step.__name__, reason=str(exc))
+                pause_s = RETRY_DELAY_S
         stop.wait(pause_s)
 
 

@@ -39,7 +39,7 @@ from manifold.sandbox.platform.ca_rotation import CA_DAYS, Step
 from manifold.settings import Settings
 
 LEAF_DAYS = 30.0  # lifetime of a certificate that is not a CA's
-RENEWED_DAYS = LEAF_DAYS / 3  # remaining lifetime at which a certificate is renewed
+RENEWAL_DAYS = LEAF_DAYS / 3  # remaining lifetime at which a certificate is renewed
 
 
 def create_missing(settings: Settings, *, now: datetime | None = None) -> None:
@@ -72,7 +72,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
         done += renew(settings, now=today)
         if revocations.renew(home, today):
             done.append(REVOKED)
-    cert_registry.forget_ended(home, now=today)
+    cert_registry.forget_expired(home, now=today)
     secret_files.sweep(home)
     return done
 
@@ -81,7 +81,7 @@ def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
     """Perform the rotation step of this CA that is due, and return it; None if nothing is due."""
     folder = secret_files.folder(home)
     revoked_serials = revoked(home)
-    needed = {issued.issuer for issued in cert_registry.of_home(home, now=now) if issued.serial not in revoked_serials}
+    needed = {issued.issuer for issued in cert_registry.unexpired(home, now=now) if issued.serial not in revoked_serials}
     step = ca_rotation.next_step(ca_rotation.read_state(folder, ca), needed, now)
     match step:
         case Step.ANNOUNCE:
@@ -94,8 +94,8 @@ def _rotate(home: Path, ca: Authority, now: datetime) -> Step | None:
     return step
 
 
-def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetime | None = None) -> list[str]:
-    """Issue the certificates of tap and services anew that are missing, expire within `within_days`, or are of another CA.
+def renew(settings: Settings, *, within_days: float = RENEWAL_DAYS, now: datetime | None = None) -> list[str]:
+    """Issue new certificates for tap and services where one is missing, expires within `within_days`, or is of a former CA.
 
     Returns:
         The names of the files that were written.
@@ -104,11 +104,11 @@ def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetim
         Permanent: there is no CA.
     """
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
-    limit = today + timedelta(days=within_days)
+    must_be_valid_until = today + timedelta(days=within_days)
     renewed = []
     for leaf in leaves(settings):
         file = folder / leaf.file
-        if not file.exists() or not _is_valid_until(file, limit, issuer=signer(folder, leaf.ca).subject):
+        if not file.exists() or not _is_valid_until(file, must_be_valid_until, issuer=signer(folder, leaf.ca).subject):
             write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca, now=today))
             renewed.append(leaf.file)
     return renewed
@@ -142,7 +142,7 @@ def leaves(settings: Settings) -> list[Leaf]:
 
 
 def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """Return descriptions of the work that is overdue by a day or more, which means that the renewer does not run.
+    """Return descriptions of the renewals that are overdue by a day or more, which means that the renewer does not run.
 
     Raises:
         Permanent: there is no CA.
@@ -159,7 +159,7 @@ def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
             overdue_work.append(f"{ca.certificate} ends {state.ends_at:%Y-%m-%d} ({step} is due)")
     for leaf in leaves(settings):
         ends_at = x509.load_pem_x509_certificate((folder / leaf.file).read_bytes()).not_valid_after_utc
-        if ends_at - yesterday < timedelta(days=RENEWED_DAYS):
+        if ends_at - yesterday < timedelta(days=RENEWAL_DAYS):
             overdue_work.append(f"{leaf.file} ends {ends_at:%Y-%m-%d}")
     next_update = revocations.ends_at(home)
     if next_update is None or next_update - yesterday < timedelta(days=REVOCATION_LIST_DAYS / 2):
@@ -194,7 +194,7 @@ def issue(
         raise Permanent(f"{name!r} has {len(name)} characters: a common name has 1 to 64")
     key = ec.generate_private_key(ec.SECP256R1())
     certificate_pem = certificate(name, key.public_key(), folder, days, ca, hosts=hosts, now=now)
-    cert_registry.note(home, certificate_pem)
+    cert_registry.record(home, certificate_pem)
     return certificate_pem + pem_of(key)
 
 
@@ -208,13 +208,13 @@ def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -
     """
     today = now or datetime.now(UTC)
     with _locked(home):
-        revoked_at = dict.fromkeys(serials, today) | revocations.listed(home)  # earlier revocations keep their times
+        revoked_at = dict.fromkeys(serials, today) | revocations.times_by_serial(home)  # earlier revocations keep their times
         revocations.write(home, revoked_at, today)
 
 
 def revoked(home: Path) -> frozenset[int]:
     """Return the serial numbers of all revoked certificates."""
-    return frozenset(revocations.listed(home))
+    return frozenset(revocations.times_by_serial(home))
 
 
 def serial_of(pem: bytes) -> int:

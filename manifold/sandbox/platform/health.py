@@ -86,7 +86,7 @@ def status(settings: Settings) -> Status:
     layout = HomeLayout(settings.home)
     settings = as_started(settings)
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(_queues, settings)
+        future = pool.submit(_queue_state, settings)
         checks = check(programs(settings), settings)
     queues = future.result()
     return Status(
@@ -110,8 +110,8 @@ def pids(layout: HomeLayout) -> dict[str, list[int]]:
     """Return the pids of the recorded processes that are running, by kind of program."""
     running: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for name, record in layout.recorded().items():
-        kind = name.partition("-")[0]
-        if kind in (*KINDS, KEEPER) and record.process():
+        kind = name.partition("-")[0]  # `dispatcher-0` is a dispatcher
+        if kind in (*KINDS, KEEPER) and record.process():  # the supervisor has a record too
             running.setdefault(kind, []).append(record.pid)
     return running
 
@@ -122,33 +122,38 @@ def _check(program: Program, settings: Settings) -> Check:
         return _check_redis(settings)
     if program.kind == "broker" and settings.tls:
         return _check_socket(str(outer_socket(settings)))
-    if program.health is None and not program.ports:
-        return _check_process(settings, program)
-    if program.health is None:
+    if program.health is not None:
+        return _check_url(settings, program.health, is_airflow=program.kind == "airflow")
+    if program.ports:
         return _check_port(settings.loopback, program.ports[0].number)
-    headers = {} if program.kind == "airflow" else settings.bearer
+    return _check_process(settings, program)
+
+
+def _check_url(settings: Settings, health_url: str, *, is_airflow: bool) -> Check:
+    """Query a program's health URL, which answers 200 if the program is healthy, with details as JSON."""
+    headers = {} if is_airflow else settings.bearer
     try:
-        tls_context = verified(settings, program.health)
-        answer = httpx.get(program.health, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=tls_context)
+        tls_context = verified(settings, health_url)
+        answer = httpx.get(health_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=tls_context)
         details = answer.json()
     except (httpx.HTTPError, OSError) as exc:
         return Check(False, f"no answer ({message_of(exc)})")
     except ValueError:
-        return Check(False, f"{program.health} does not answer with JSON")
-    if program.kind == "airflow":
-        return _check_airflow(answer.status_code, details)
+        return Check(False, f"{health_url} does not answer with JSON")
+    if is_airflow:
+        return _judge_airflow(answer.status_code, details)
     is_healthy = answer.status_code == httpx.codes.OK
     reason = "" if is_healthy else "not ready"
     fields = details if isinstance(details, dict) else {}
     return Check(is_healthy, reason, {name: value for name, value in fields.items() if name != "healthy"})
 
 
-def _check_airflow(status_code: int, body: Any) -> Check:
-    """Judge the answer of Airflow's health URL: every component in `airflow.NEEDED` must be healthy."""
+def _judge_airflow(status_code: int, body: Any) -> Check:
+    """Judge the answer of Airflow's health URL: every component in `airflow.REQUIRED_COMPONENTS` must be healthy."""
     if status_code != httpx.codes.OK or not isinstance(body, dict):
         return Check(False, f"answers {status_code}")
     states = {name: component.get("status") for name, component in body.items() if isinstance(component, dict)}
-    unhealthy = [name for name in airflow.NEEDED if states.get(name) != "healthy"]
+    unhealthy = [name for name in airflow.REQUIRED_COMPONENTS if states.get(name) != "healthy"]
     reason = f"not healthy: {', '.join(unhealthy)}" if unhealthy else ""
     return Check(not unhealthy, reason, states)
 
@@ -190,7 +195,7 @@ def _check_redis(settings: Settings) -> Check:
     return Check(True)
 
 
-def _queues(settings: Settings) -> str:
+def _queue_state(settings: Settings) -> str:
     """Return whether the queues are loaded, as in `Status.queues`: Redis has a mark for that, a cluster several."""
     try:
         with _connect_redis(settings) as client:

@@ -45,10 +45,12 @@ def require_free(host: str, ports: Iterable[Port]) -> None:
     problems: list[str] = []
     port_by_number: dict[int, Port] = {}
     for port in ports:
-        other = port_by_number.setdefault(port.number, port)
-        if other is not port:
+        other = port_by_number.get(port.number)
+        if other is not None:
             problems.append(f"port {port.number} is configured twice, by {other.setting} and {port.setting}; {port.remedy()}")
-        elif not is_free(host, port.number):
+            continue
+        port_by_number[port.number] = port
+        if not is_free(host, port.number):
             problems.append(f"port {port.number} is in use by {user_of(port.number)}; end that, or {port.remedy()}")
     if problems:
         raise Permanent("\n".join(problems))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 START_TIME_TOLERANCE_S = 0.5  # start times that differ by less are the same: the system reports them in hundredths of a second
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,17 @@ def family(record: Record) -> list[psutil.Process]:
     that still has members. If another process has the pid, the group is empty, and so is the result.
     """
     leader = record.process()
-    members = {leader.pid: leader} if leader else {}
     is_pid_in_use = psutil.pid_exists(record.pid) and Record.of(record.pid) is not None and not _is_zombie(record.pid)
     if leader is None and is_pid_in_use:
-        return []
+        return []  # another process has the pid
+    members = {leader.pid: leader} if leader else {}
     for process in psutil.process_iter():
         try:
             is_in_group = os.getpgid(process.pid) == record.pid
             if is_in_group and process.create_time() >= record.born - START_TIME_TOLERANCE_S:
                 members[process.pid] = process
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
-            continue
+            continue  # it has ended meanwhile, or belongs to another user
     for process in list(members.values()):
         members |= {descendant.pid: descendant for descendant in _descendants(process)}
     return [process for process in members.values() if runs(process)]
@@ -98,7 +98,7 @@ def wait_gone(processes: Iterable[psutil.Process], within_s: float) -> list[psut
     deadline = time.monotonic() + within_s
     running = [process for process in processes if runs(process)]
     while running and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
         running = [process for process in running if runs(process)]
     return running
 
@@ -131,4 +131,4 @@ def _send(processes: Iterable[psutil.Process], signal_number: signal.Signals) ->
         try:
             process.send_signal(signal_number)  # psutil verifies that the pid was not reused
         except psutil.NoSuchProcess:
-            continue
+            continue  # it has ended

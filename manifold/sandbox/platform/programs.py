@@ -119,10 +119,16 @@ def command(program: Program, settings: Settings) -> list[str]:
 
 
 def identity_of(program: Program) -> Service:
-    """Return the user as which a program connects to Redis and RabbitMQ with TLS; Airflow's tasks connect as `jobs`."""
+    """Return the user as which a program connects to Redis and RabbitMQ with TLS.
+
+    Airflow's tasks connect as `jobs`, and programs that are no service of their own, such as the keeper, as the operator.
+    """
     user = "jobs" if program.kind == "airflow" else program.kind
     services: tuple[Service, ...] = get_args(Service)
-    return next((service for service in services if service == user), OPERATOR)
+    for service in services:
+        if service == user:
+            return service
+    return OPERATOR
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -143,11 +149,14 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _env_value(value: Any) -> str:
+    """Return a setting's value as text, in the form that settings are read from environment variables."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if value is None:
         return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _healthz(settings: Settings, port: int) -> str:
@@ -165,7 +174,7 @@ def _redis_command(settings: Settings) -> list[str]:
         "dir": folder,
         "appendonly": "yes",
         "appendfsync": "everysec",
-        "save": "",
+        "save": "",  # no snapshots
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
     }

@@ -83,7 +83,7 @@ def command(settings: Settings) -> list[str]:
     if script is None:
         raise Permanent("rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server), or set with_signals=false")
     _write_files(settings)
-    variables = [f"PYTHONPATH={Path(__file__).parents[3]}"]
+    variables = [f"PYTHONPATH={Path(__file__).parents[3]}"]  # for the module below, which waits for epmd
     variables += [f"{name}={value}" for name, value in environment(settings).items()]
     wait_for_epmd = [sys.executable, "-m", "manifold.sandbox.platform.rabbitmq", settings.loopback, str(epmd_port(settings))]
     return ["/usr/bin/env", *variables, *wait_for_epmd, str(script)]
@@ -114,6 +114,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _write_files(settings: Settings) -> None:
+    """Write the node's cookie, unless it exists, and its plugins, users and configuration."""
     home = folder(settings)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
@@ -187,16 +188,21 @@ def _user(name: str, password: str) -> dict[str, str]:
 def main() -> None:
     """Wait until epmd listens, and exec the node. Without epmd, the node would start another one, which nobody would end."""
     host, port, *script = sys.argv[1:]
-    deadline = time.monotonic() + EPMD_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-            break
-        except OSError:
-            time.sleep(0.02)
-    else:
+    if not _wait_for_port(host, int(port), EPMD_WAIT_S):
         sys.exit(f"epmd does not listen on {host}:{port}")
     os.execv(script[0], script)  # noqa: S606  # replacing this process is the purpose
+
+
+def _wait_for_port(host: str, port: int, within_s: float) -> bool:
+    """Wait up to `within_s` seconds until a process listens on the port; return whether one does."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), 1).close()
+            return True
+        except OSError:
+            time.sleep(0.02)
+    return False
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from manifold.sandbox.platform import cert_registry
 from manifold.sandbox.platform.authority import FRONT_DOOR, REVOCATION_LIST_DAYS, revocation_list, signer
 
 
-def listed(home: Path) -> dict[int, datetime]:
+def times_by_serial(home: Path) -> dict[int, datetime]:
     """Return the revocation times (UTC) of all revoked certificates, by serial number."""
-    revocation_list = _read(home)
-    if revocation_list is None:
+    current_list = _read(home)
+    if current_list is None:
         return {}
-    return {entry.serial_number: entry.revocation_date_utc for entry in revocation_list}
+    return {entry.serial_number: entry.revocation_date_utc for entry in current_list}
 
 
 def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
@@ -40,7 +40,7 @@ def renew(home: Path, now: datetime) -> bool:
     """
     expired = {issued.serial for issued in cert_registry.all_of(home) if issued.ends_at <= now}
     current_list = _read(home)
-    revoked = listed(home)
+    revoked = times_by_serial(home)
     kept = {serial: revoked_at for serial, revoked_at in revoked.items() if serial not in expired}
     if current_list is not None and len(kept) == len(revoked) and _is_current(home, current_list, now):
         return False
@@ -50,15 +50,15 @@ def renew(home: Path, now: datetime) -> bool:
 
 def ends_at(home: Path) -> datetime | None:
     """Return the next update time of the list; None if there is no list."""
-    revocation_list = _read(home)
-    return None if revocation_list is None else revocation_list.next_update_utc  # not `or`: an empty list is false
+    current_list = _read(home)
+    return None if current_list is None else current_list.next_update_utc
 
 
-def _is_current(home: Path, revocation_list: x509.CertificateRevocationList, now: datetime) -> bool:
+def _is_current(home: Path, current_list: x509.CertificateRevocationList, now: datetime) -> bool:
     """Whether the signing CA has signed the list, and at least half of its validity is left."""
     signing_ca = signer(secret_files.folder(home), FRONT_DOOR)
-    next_update = revocation_list.next_update_utc
-    if revocation_list.issuer != signing_ca.subject or next_update is None:
+    next_update = current_list.next_update_utc
+    if current_list.issuer != signing_ca.subject or next_update is None:
         return False
     return next_update - now >= timedelta(days=REVOCATION_LIST_DAYS / 2)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Event
 from urllib.parse import quote
 
+import psutil
+
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.http_access import require_token
 from manifold.contracts.signals.rights import RIGHTS
@@ -55,7 +57,7 @@ def up(
     """
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
-    _require_plain(settings.home)
+    _require_plain_path(settings.home)
     for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
         require_token(host, settings.http_token.get_secret_value(), setting)
     layout = HomeLayout(settings.home)
@@ -63,11 +65,11 @@ def up(
     awaited = [program for program in wanted if program.kind not in not_waiting_for]
     with _locked(layout):
         if layout.supervisor():
-            _require_same(layout, settings)
+            _require_same_settings(layout, settings)
             progress("platform", "is already up")
             wait_healthy(layout, settings, awaited, progress, within_s)
             return Addresses.of(settings)
-        _clear(layout, progress)
+        _end_left_overs(layout, progress)
         for host in dict.fromkeys((settings.host, settings.api_listens, settings.loopback)):
             require_free(host, [port for program in wanted for port in program.ports])
         try:
@@ -108,9 +110,9 @@ def _start(
     from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
 
     fresh = nothing_recorded(settings)
-    api_tokens.make_up(settings)
+    api_tokens.create_missing(settings)
     if any(program.kind == "signals" for program in wanted):
-        _make_up_secrets(settings)
+        _create_missing_signal_secrets(settings)
     elif settings.with_signals:
         progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
     if settings.tls:
@@ -118,7 +120,7 @@ def _start(
 
         certificates.create_missing(settings)
     supervisord.start(layout, settings, wanted)
-    layout.remember(settings)
+    layout.save_settings(settings)
     progress("platform", f"{len(wanted)} programs started")
     given_up = Event()
     with ThreadPoolExecutor(1) as pool:
@@ -131,7 +133,7 @@ def _start(
         preparation.result()
 
 
-def _make_up_secrets(settings: Settings) -> None:
+def _create_missing_signal_secrets(settings: Settings) -> None:
     """Generate the missing secrets of signals. Each home has its own; there are no defaults."""
     from manifold.lake.key_ring import new_key_line  # imported here, because the import is slow, and `status` does not need it
 
@@ -151,30 +153,35 @@ def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
     if process is not None:
         progress("platform", "stopping")
         process.terminate()  # the supervisor stops the services first, then the servers
-        if wait_gone([process], within_s):
+        is_still_running = bool(wait_gone([process], within_s))
+        if is_still_running:
             process.kill()
             wait_gone([process], END_S)
-    had_left_overs = _clear(layout, progress)
+    had_left_overs = _end_left_overs(layout, progress)
     return had_left_overs or process is not None
 
 
-def _clear(layout: HomeLayout, progress: Progress) -> bool:
+def _end_left_overs(layout: HomeLayout, progress: Progress) -> bool:
     """End processes left by an earlier supervisor, and remove its files. Return whether there were any processes."""
-    left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
-    if left:
-        progress("platform", f"ending {len(left)} left-over processes")
-        survivors = [process for process in end(left.values(), END_S) if runs(process)]
+    left_overs: dict[int, psutil.Process] = {}  # by pid, because families overlap
+    for record in layout.recorded().values():
+        left_overs |= {process.pid: process for process in family(record)}
+    if left_overs:
+        progress("platform", f"ending {len(left_overs)} left-over processes")
+        survivors = [process for process in end(left_overs.values(), END_S) if runs(process)]
         if survivors:
             pids = ", ".join(str(process.pid) for process in survivors)
             raise Retryable(f"these processes do not end: {pids}; look at them, then try again")
     for file in [*layout.run.glob("*.process"), layout.socket, layout.pid_file, layout.settings_file]:
         file.unlink(missing_ok=True)
-    return bool(left)
+    return bool(left_overs)
 
 
-def _require_plain(home: Path) -> None:
+def _require_plain_path(home: Path) -> None:
     """Raise Permanent if the home's path has characters that must be escaped in a URL."""
-    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_PATH_CHARACTERS) != sign})):
+    escaped_characters = {character for character in str(home) if quote(character, safe=_URL_PATH_CHARACTERS) != character}
+    if escaped_characters:
+        odd = "".join(sorted(escaped_characters))
         raise Permanent(
             f"home={str(home)!r} has {odd!r} in it, which file:// URLs cannot hold; name a plain one: MANIFOLD_HOME=…"
         )
@@ -193,7 +200,7 @@ def _locked(layout: HomeLayout) -> Iterator[None]:
         yield
 
 
-def _require_same(layout: HomeLayout, settings: Settings) -> None:
+def _require_same_settings(layout: HomeLayout, settings: Settings) -> None:
     """Raise Permanent if the running platform was started with other settings."""
     running, wanted = layout.started_with(), settings.model_dump(mode="json")
     differences = [

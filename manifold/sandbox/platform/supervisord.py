@@ -41,7 +41,7 @@ class HomeLayout:
         self.socket = _control_socket(self.run)
         self.settings_file = self.run / "settings.json"  # settings of the running platform, without secrets
 
-    def remember(self, settings: Settings) -> None:
+    def save_settings(self, settings: Settings) -> None:
         """Save the settings of the started platform."""
         self.settings_file.write_text(json.dumps(settings.model_dump(mode="json"), indent=1))
 
@@ -53,7 +53,7 @@ class HomeLayout:
             return {}
         return saved
 
-    def record(self, name: str) -> Path:
+    def record_file(self, name: str) -> Path:
         """Return the path of the process record of a program or the supervisor."""
         return self.run / f"{name}.process"
 
@@ -64,7 +64,7 @@ class HomeLayout:
 
     def supervisor(self) -> Record | None:
         """Return the supervisor's record; None if the supervisor is not running."""
-        record = Record.read(self.record(SUPERVISORD))
+        record = Record.read(self.record_file(SUPERVISORD))
         return record if record and record.process() else None
 
 
@@ -82,7 +82,7 @@ class ProgramState:
 
     state: str  # STARTING, RUNNING, BACKOFF, STOPPING, STOPPED, EXITED, FATAL
     started: int  # Unix seconds of the last start; 0: never
-    reason: str  # why it is not running; empty if it is, or if unknown
+    reason: str  # why it is not running, if known; if it is running, its pid and uptime
 
 
 def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -> None:
@@ -107,7 +107,7 @@ def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -
     if record is None:
         reason = completed.stderr.strip() or completed.stdout.strip()
         raise Permanent(f"the supervisor does not start: {reason} (see {layout.logs}/supervisord.log)")
-    record.write(layout.record(SUPERVISORD))
+    record.write(layout.record_file(SUPERVISORD))
 
 
 def _wait_for_supervisor(layout: HomeLayout) -> Record | None:
@@ -139,23 +139,24 @@ def states(layout: HomeLayout) -> dict[str, ProgramState]:
 
 def configuration(layout: HomeLayout, settings: Settings, programs: list[Program]) -> str:
     """Return the supervisor's configuration. It contains no settings or secrets, which children inherit in the environment."""
+    run_as_root = ["user=root"] if os.geteuid() == 0 else []  # otherwise supervisord warns root that it runs as root
     sections = [
         "; Written by Manifold at each start; edits are lost.",
         "[supervisord]",
-        f"logfile={_plain(layout.logs / 'supervisord.log')}",
+        f"logfile={_escaped(layout.logs / 'supervisord.log')}",
         "logfile_maxbytes=10MB",
         "logfile_backups=2",
-        f"pidfile={_plain(layout.pid_file)}",
-        f"childlogdir={_plain(layout.logs)}",
+        f"pidfile={_escaped(layout.pid_file)}",
+        f"childlogdir={_escaped(layout.logs)}",
         f"minfds={_max_open_files()}",
-        *(["user=root"] if os.geteuid() == 0 else []),
+        *run_as_root,
         "[unix_http_server]",
-        f"file={_plain(layout.socket)}",
+        f"file={_escaped(layout.socket)}",
         "chmod=0700",
         "[rpcinterface:supervisor]",
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
         "[supervisorctl]",
-        f"serverurl=unix://{_plain(layout.socket)}",
+        f"serverurl=unix://{_escaped(layout.socket)}",
     ]
     for group in dict.fromkeys(program.group for program in programs):
         members = ",".join(program.name for program in programs if program.group == group)
@@ -163,44 +164,45 @@ def configuration(layout: HomeLayout, settings: Settings, programs: list[Program
         priority = 10 if group == SERVERS else 20
         sections += [f"[group:{group}]", f"programs={members}", f"priority={priority}"]
     for program in programs:
-        sections += _program(layout, settings, program)
+        sections += _program_section(layout, settings, program)
     return "\n".join(sections) + "\n"
 
 
-def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[str]:
+def _program_section(layout: HomeLayout, settings: Settings, program: Program) -> list[str]:
     """Return the lines of a program's section in the supervisor's configuration."""
     launch = [
         sys.executable,
         "-m",
         "manifold.sandbox.platform.exec_with_record",
-        str(layout.record(program.name)),
+        str(layout.record_file(program.name)),
         *command(program, settings),
     ]
+    tls_environment = [f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []
     return [
         f"[program:{program.name}]",
-        f"command={_plain(shlex.join(launch))}",
-        f"directory={_plain(layout.run)}",
+        f"command={_escaped(shlex.join(launch))}",
+        f"directory={_escaped(layout.run)}",
         "autorestart=true",
         "startsecs=1",
         f"startretries={_MAX_START_RETRIES}",
         f"stopwaitsecs={program.stop_s}",
         "stopasgroup=false",  # Airflow's main process signals its group; a scheduler that gets two signals abandons its workers
         "killasgroup=true",
-        *([f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []),
+        *tls_environment,
         "redirect_stderr=true",
-        f"stdout_logfile={_plain(layout.logs / program.log_name)}",
+        f"stdout_logfile={_escaped(layout.logs / program.log_name)}",
         "stdout_logfile_maxbytes=10MB",
         "stdout_logfile_backups=3",
     ]
 
 
-def _plain(text: object) -> str:
+def _escaped(text: object) -> str:
     """Return the value escaped for the configuration file.
 
     Raises:
-        Permanent: it contains a comment sign or line break.
+        Permanent: it contains the beginning of a comment, or a line break, which cannot be escaped.
     """
-    if any(sign in str(text) for sign in (" ;", " #", "\n")):
+    if any(unescapable in str(text) for unescapable in (" ;", " #", "\n")):
         raise Permanent(
             f"{text}: the supervisor's configuration cannot hold a path with ' ;', ' #' or a line break; choose another home"
         )

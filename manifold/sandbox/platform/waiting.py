@@ -14,7 +14,7 @@ from manifold.settings import Settings
 Progress = Callable[[str, str], None]  # called on each change with a program's name (or `platform`) and its new state
 
 _MAX_STARTS = 4  # a program that is not running after this many starts is failing
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _LOG_LINES = 15
 
 
@@ -47,7 +47,8 @@ def wait_healthy(
                 progress(name, state)
                 reported[name] = state
         unhealthy = [program for program in wanted if not checks[program.name].healthy]
-        if not unhealthy and len(to_check) == len(wanted):
+        were_all_checked = len(to_check) == len(wanted)
+        if not unhealthy and were_all_checked:
             return
         if not unhealthy:
             to_check = wanted  # the last checks of some programs are older: check all programs at the same time
@@ -55,13 +56,13 @@ def wait_healthy(
         to_check = unhealthy  # checks of healthy programs would slow down the start of the others
         if preparation is not None and preparation.done():
             preparation.result()  # raises its error at once
-        _require_staying(layout, wanted, start_times)
+        _raise_if_failing(layout, wanted, start_times)
         if time.monotonic() > deadline:
-            raise Retryable(_not_in_time(layout, wanted, checks, within_s))
-        time.sleep(_LOOK_S)
+            raise Retryable(_timeout_message(layout, wanted, checks, within_s))
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _require_staying(layout: HomeLayout, wanted: Sequence[Program], start_times: dict[str, set[int]]) -> None:
+def _raise_if_failing(layout: HomeLayout, wanted: Sequence[Program], start_times: dict[str, set[int]]) -> None:
     """Raise Permanent if the supervisor has ended, or a program keeps failing; record each program's start in `start_times`."""
     if layout.supervisor() is None:
         raise Permanent(f"the supervisor has ended; see {layout.logs}/supervisord.log")
@@ -69,13 +70,14 @@ def _require_staying(layout: HomeLayout, wanted: Sequence[Program], start_times:
     for program in wanted:
         state = states.get(program.name)
         if state is None:
-            continue
+            continue  # the supervisor has not answered; it may be starting
         start_times[program.name].add(state.started)
         if state.state != "RUNNING" and len(start_times[program.name]) >= _MAX_STARTS:
             raise Permanent(f"{program.name} does not stay up ({state.reason or state.state}); {_last_lines(layout, program)}")
 
 
-def _not_in_time(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
+def _timeout_message(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
+    """Return the message that names the unhealthy programs, with their reasons and the ends of their logs."""
     unhealthy = [program for program in wanted if not checks[program.name].healthy]
     names = ", ".join(program.name for program in unhealthy)
     reasons = [f"{program.name}: {checks[program.name].reason}; {_last_lines(layout, program)}" for program in unhealthy]
@@ -87,6 +89,8 @@ def _last_lines(layout: HomeLayout, program: Program) -> str:
     file = layout.logs / program.log_name
     try:
         lines = file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    return "\n  ".join([f"the end of {file}:", *lines]) if lines else f"{file} is empty"
+    except OSError as exc:
+        return f"{file} cannot be read ({exc.strerror})"
+    if not lines:
+        return f"{file} is empty"
+    return "\n  ".join([f"the end of {file}:", *lines])

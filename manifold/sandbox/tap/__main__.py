@@ -40,10 +40,14 @@ def _unmonitored_files(settings: Settings) -> dict[str, Kind]:
     """
     if not settings.tls:
         return {}
-    console_users = settings.mqtt_username_publisher, settings.mqtt_username_campaigns
-    certificates = (OF_INNER.format("jobs"), *(f"{user}.pem" for user in console_users))
-    kinds = dict.fromkeys(certificates, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
-    return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
+    kind_by_file = {
+        OF_INNER.format("jobs"): Kind.CERTIFICATE,
+        f"{settings.mqtt_username_publisher}.pem": Kind.CERTIFICATE,
+        f"{settings.mqtt_username_campaigns}.pem": Kind.CERTIFICATE,
+        INNER_CA: Kind.CA,
+        REVOKED: Kind.REVOKED,
+    }
+    return {f"{settings.home}/{SECRETS}/{file}": kind for file, kind in kind_by_file.items()}
 
 
 def main(

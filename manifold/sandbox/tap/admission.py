@@ -4,7 +4,7 @@ import structlog
 
 from manifold.contracts.names import RESERVED_CLIENT_IDS
 from manifold.sandbox.tap.identity import Certificates, Identity, Rule
-from manifold.sandbox.tap.packets import Connect, refusal
+from manifold.sandbox.tap.packets import Connect, connack_refusing_client_id
 
 log = structlog.get_logger(__name__)
 
@@ -35,15 +35,17 @@ class Admission:
         resumes_without_id = connect.version >= 5 and not connect.client_id and not connect.clean_start
         return connect.client_id not in RESERVED_CLIENT_IDS and not resumes_without_id
 
-    def refusal(self, connect: Connect | None) -> bytes:
+    def refuse(self, connect: Connect | None) -> bytes:
         """Log the refusal, and return the CONNACK for the client; empty if its bytes are not MQTT (`connect` is None)."""
-        name = self._identity.name if self._identity is not None else None
-        log.warning("client refused", client=connect.client_id if connect else None, certificate=name)
-        return b"" if connect is None else refusal(connect.version)
+        client_id, username = (connect.client_id, connect.username) if connect else (None, None)
+        certificate = self._identity.name if self._identity is not None else None
+        log.warning("client refused: invalid certificate or names", client=client_id, username=username, certificate=certificate)
+        return b"" if connect is None else connack_refusing_client_id(connect.version)
 
-    def is_certificate_invalid(self) -> bool:
-        """Whether the certificate of an admitted client has expired or was revoked since; this is logged."""
-        if self._identity is None or self._certificates is None or not self._certificates.is_invalid(self._identity):
+    def has_certificate_become_invalid(self) -> bool:
+        """Whether the certificate of an admitted client has expired or was revoked since. Logs it if so."""
+        identity = self._identity
+        if identity is None or self._certificates is None or not self._certificates.is_invalid(identity):
             return False
-        log.warning("certificate expired or revoked", name=self._identity.name, serial=f"{self._identity.serial:x}")
+        log.warning("client certificate expired or revoked", certificate=identity.name, serial=f"{identity.serial:x}")
         return True

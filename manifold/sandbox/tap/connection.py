@@ -86,7 +86,7 @@ class ProxiedConnection:
         is_first_data = not self._dialled and not self._for_broker
         if is_first_data and data[0] >> 4 != CONNECT:
             observer.up.unobserved = True  # not MQTT: the broker will reject it at once
-        if self._opening and observer.stage is not Stage.NEW and not observer.up.unobserved:
+        if self._opening and self._has_connect() and not observer.up.unobserved:
             self._keep_until_connack(data)
             return
         data = self._observe_client_bytes(data)
@@ -95,18 +95,22 @@ class ProxiedConnection:
             self.broker.transport.write(data)
             return
         self._for_broker += data
-        is_first_packet_known = observer.stage is not Stage.NEW or observer.up.unobserved
+        is_first_packet_known = self._has_connect() or observer.up.unobserved
         if is_first_packet_known and not self._dialled:
             self._dialled = True
             self._admit_and_dial()
+
+    def _has_connect(self) -> bool:
+        """Whether the client's CONNECT has arrived."""
+        return self.observer.stage is not Stage.NEW
 
     def _admit_and_dial(self) -> None:
         """Refuse the client, or start to connect to the broker; meanwhile reading from the client pauses."""
         connect = self.observer.connect_packet
         if not self._admission.admits(connect):
-            refusal = self._admission.refusal(connect)
-            if self.client.transport is not None and refusal:
-                self.client.transport.write(refusal)
+            connack = self._admission.refuse(connect)
+            if self.client.transport is not None and connack:
+                self.client.transport.write(connack)
             self.client.close()
             return
         if self._first_packet_timeout is not None:
@@ -120,34 +124,39 @@ class ProxiedConnection:
     def _observe_client_bytes(self, data: bytes) -> bytes:
         """Observe the client's bytes, and return those to forward now; keep the bytes after the CONNECT."""
         observer = self.observer
-        forwarded, rest = observer.up.take(
+        forwarded, rest = observer.up.observe(
             data,
-            holds_incomplete=lambda: not observer.up.unobserved and observer.stage is not Stage.NEW,
-            is_enough=lambda: self._opening and observer.stage is not Stage.NEW,
+            # A later packet may have to be replaced as a whole; the CONNECT never is.
+            holds_incomplete=lambda: not observer.up.unobserved and self._has_connect(),
+            is_enough=lambda: self._opening and self._has_connect(),
         )
         if rest:
             self._keep_until_connack(rest)
         return forwarded
 
     def _keep_until_connack(self, data: bytes) -> None:
+        """Keep the client's bytes, unobserved, and pause reading from the client until the CONNACK is forwarded."""
         self._after_connect += data
         self.client.pause(_BEFORE_CONNACK)
 
     def abort_if_revoked(self) -> None:
         """Abort the connection if its certificate has expired or was revoked; the broker sees a lost connection."""
-        if self._admission.is_certificate_invalid() and self.client.transport is not None:
+        if self._admission.has_certificate_become_invalid() and self.client.transport is not None:
             self.client.transport.abort()
 
     async def _dial(self) -> None:
-        connect = self.observer.connect_packet
-        username, client_id = (connect.username, connect.client_id) if connect else (None, None)
+        """Connect to the broker. If that fails, disconnect the client."""
+        connect = self.observer.connect_packet  # None: the client does not speak MQTT
+        username = connect.username if connect else None
         try:
             await self._proxy.dial(lambda: self.broker, username)
         except OSError as exc:
-            log.warning("client dropped: no connection to the broker", client=client_id, reason=str(exc))
+            client_id = connect.client_id if connect else None
+            log.warning("client disconnected: the tap cannot connect to the broker", client=client_id, reason=str(exc))
             self._broker_lost()
 
     def _broker_made(self) -> None:
+        """Send the client's bytes that have waited for this connection. Close it if the client has left meanwhile."""
         assert self.broker.transport is not None
         self.broker.transport.write(bytes(self._for_broker))
         self._for_broker.clear()
@@ -161,11 +170,12 @@ class ProxiedConnection:
         self._client_gone = True
         self._proxy.connections.discard(self)
         self.observer.client_closed()
-        self.broker.resume(_CONNACK_HELD | _OTHER_SIDE_SLOW)
+        self.broker.resume(_CONNACK_HELD | _OTHER_SIDE_SLOW)  # without a client, these reasons would never end
         self.broker.close()
         self._proxy.sessions.store.flush()
 
     def _client_slow(self, is_slow: bool) -> None:
+        """Pause reading from the broker while the client's write buffer is full."""
         if is_slow:
             self.broker.pause(_OTHER_SIDE_SLOW)
         else:
@@ -174,6 +184,7 @@ class ProxiedConnection:
     # ---- broker → client
 
     def _from_broker(self, data: bytes) -> None:
+        """Forward the broker's bytes, or keep them until the CONNACK is forwarded."""
         self._proxy.bytes_down += len(data)
         if not self._opening:
             self._forward_to_client(data)
@@ -185,7 +196,7 @@ class ProxiedConnection:
     def _forward_to_client(self, data: bytes) -> None:
         """Observe the broker's bytes after the CONNACK, and forward them."""
         observer = self.observer
-        data, _ = observer.down.take(data, holds_incomplete=lambda: observer.completes, is_enough=_never)
+        data, _ = observer.down.observe(data, holds_incomplete=lambda: observer.must_complete_packet, is_enough=_never)
         self._proxy.sessions.store.flush()
         if self.client.transport is not None:
             self.client.transport.write(data)
@@ -198,7 +209,7 @@ class ProxiedConnection:
         self._after_connack += data[observed:]
         if observer.holds_connack:
             self.broker.pause(_CONNACK_HELD)
-        elif observer.stage is not Stage.CONNECTING or observer.down.unobserved:
+        elif observer.stage is not Stage.CONNECTING or observer.down.unobserved:  # the CONNACK is complete, or these are not MQTT
             self._release_connack()
         elif self._connack[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
             observer.down.unobserved = True
@@ -224,16 +235,18 @@ class ProxiedConnection:
         self.client.resume(_BEFORE_CONNACK)
 
     def _broker_slow(self, is_slow: bool) -> None:
+        """Pause reading from the client while the broker's write buffer is full."""
         if is_slow:
             self.client.pause(_OTHER_SIDE_SLOW)
         else:
             self.client.resume(_OTHER_SIDE_SLOW)
 
     def _broker_lost(self) -> None:
+        """Disconnect the client, with the DISCONNECT that EMQX would send, if any."""
         silent_for_s = self._loop.time() - self._client_heard_at
-        code = self.observer.broker_closed(silent_for_s)
-        if code is not None and self.client.transport is not None:
-            self.client.transport.write(packet(DISCONNECT << 4, bytes((code,))))
+        reason_code = self.observer.broker_closed(silent_for_s)
+        if reason_code is not None and self.client.transport is not None:
+            self.client.transport.write(packet(DISCONNECT << 4, bytes((reason_code,))))
         self.client.close()
 
     def close(self) -> None:

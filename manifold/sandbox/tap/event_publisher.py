@@ -21,7 +21,7 @@ from manifold.settings.embedded_broker import TAP_USERNAME
 
 CLIENT_ID, USERNAME = b"sdv-tap", TAP_USERNAME.encode()
 WINDOW = 4096  # maximum number of events that are sent and not yet confirmed
-HIGH, LOW = 20_000, 10_000  # unconfirmed events above which reading from clients pauses, and below which it resumes
+HIGH_WATERMARK, LOW_WATERMARK = 20_000, 10_000  # unconfirmed events above which clients are not read, and below which they are
 _KEEPALIVE_S = 30
 _CONNECT_WAIT_S = 5.0
 _PINGREQ = bytes((0xC0, 0))
@@ -37,7 +37,8 @@ Dial = Callable[[Factory], Awaitable[object]]
 class EventPublisher:
     """Publishes events in order, at least once.
 
-    Calls `on_full(True)` when more than HIGH events are unconfirmed, and `on_full(False)` when fewer than LOW are left.
+    Calls `on_full(True)` when more than HIGH_WATERMARK events are unconfirmed, and `on_full(False)` when fewer than
+    LOW_WATERMARK are left.
     """
 
     def __init__(self, dial: Dial, on_full: Callable[[bool], None]) -> None:
@@ -45,7 +46,7 @@ class EventPublisher:
         self._unconfirmed: dict[int, tuple[Body, Done | None]] = {}  # sent events by packet id, in sending order
         self._waiting: deque[tuple[Body, Done | None]] = deque()  # events that are not sent yet
         self._last_mid = 0  # packet id of the last event sent
-        self._wire: _Wire | None = None
+        self._connection: _BrokerConnection | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.full = False
@@ -55,7 +56,7 @@ class EventPublisher:
     @property
     def connected(self) -> bool:
         """Whether the broker connection is up."""
-        return self._wire is not None
+        return self._connection is not None
 
     @property
     def backlog(self) -> int:
@@ -65,12 +66,12 @@ class EventPublisher:
     def publish(self, topic: bytes, payload: bytes, done: Done | None = None) -> None:
         """Publish an event; `done` is called when the broker has confirmed it."""
         body = string(topic), payload
-        if self._wire is not None and len(self._unconfirmed) < WINDOW:
+        if self._connection is not None and len(self._unconfirmed) < WINDOW:
             self._send(body, done)
         else:
             self._waiting.append((body, done))
         self._idle.clear()
-        if not self.full and self.backlog > HIGH:
+        if not self.full and self.backlog > HIGH_WATERMARK:
             self.full = True
             self._on_full(True)
 
@@ -79,7 +80,7 @@ class EventPublisher:
         pause = wait_exponential_jitter(multiplier=0.05, max=1.0)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(OSError), wait=pause, after=_report):
             with attempt:
-                await self._dial_once()
+                await self._run_connection()
                 attempt.retry_state.attempt_number = 0  # the connection has worked: retry without a pause
 
     async def drain(self, within_s: float) -> bool:
@@ -91,61 +92,64 @@ class EventPublisher:
             return False
         return True
 
-    async def _dial_once(self) -> None:
+    async def _run_connection(self) -> None:
         """Connect, publish the waiting events, and keep the connection alive. Always raises OSError, when the connection ends."""
-        wire = _Wire(self._on_confirmed)
-        await self._dial(lambda: wire)
+        connection = _BrokerConnection(self._on_confirmed)
+        await self._dial(lambda: connection)
         try:
             async with asyncio.timeout(_CONNECT_WAIT_S):
-                await wire.accepted
+                await connection.accepted
             self.reconnects += 1
-            self._resume(wire)
-            while not wire.closed.done():
-                await asyncio.wait({wire.closed}, timeout=_KEEPALIVE_S / 2)
-                wire.ping()
+            self._resume(connection)
+            while not connection.closed.done():
+                await asyncio.wait({connection.closed}, timeout=_KEEPALIVE_S / 2)
+                connection.ping()
         except TimeoutError as exc:
             raise ConnectionError(f"no CONNACK within {_CONNECT_WAIT_S:g} s") from exc
         finally:
-            self._wire = None
-            wire.abort()
+            self._connection = None
+            connection.abort()
         raise ConnectionError("closed by the broker")
 
-    def _resume(self, wire: "_Wire") -> None:
+    def _resume(self, connection: "_BrokerConnection") -> None:
         """Use a new connection: resend the unconfirmed events, then send waiting ones."""
-        self._wire = wire
+        self._connection = connection
         for mid, (body, _) in self._unconfirmed.items():
-            wire.write(_publish(body, mid, dup=True))
+            connection.write(_publish_packet(body, mid, dup=True))
         self._send_waiting()
 
     def _send(self, body: Body, done: Done | None) -> None:
         """Send an event with the next packet id, from 1 to 65,535, that is not in use."""
-        assert self._wire is not None
+        assert self._connection is not None
         mid = self._last_mid % 0xFFFF + 1
         while mid in self._unconfirmed:
             mid = mid % 0xFFFF + 1
         self._last_mid = mid
         self._unconfirmed[mid] = body, done
-        self._wire.write(_publish(body, mid))
+        self._connection.write(_publish_packet(body, mid))
 
     def _send_waiting(self) -> None:
         while self._waiting and len(self._unconfirmed) < WINDOW:
             self._send(*self._waiting.popleft())
 
     def _on_confirmed(self, mid: int) -> None:
-        _, done = self._unconfirmed.pop(mid, (None, None))
+        """Handle the broker's PUBACK: call the event's `done`, and send waiting events, for which there is room now."""
+        sent_event = self._unconfirmed.pop(mid, None)
         self.confirmed += 1
-        if done is not None:
-            done()
-        if self._waiting and self._wire is not None:
+        if sent_event is not None:
+            _, done = sent_event
+            if done is not None:
+                done()
+        if self._waiting and self._connection is not None:
             self._send_waiting()
-        if self.full and self.backlog < LOW:
+        if self.full and self.backlog < LOW_WATERMARK:
             self.full = False
             self._on_full(False)
         if not self._unconfirmed and not self._waiting:
             self._idle.set()
 
 
-class _Wire(asyncio.Protocol):
+class _BrokerConnection(asyncio.Protocol):
     """One connection to the broker."""
 
     def __init__(self, on_confirmed: Callable[[int], None]) -> None:
@@ -185,19 +189,20 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _handle_packet(self, kind: int, body: bytes) -> None:
+        """Handle a PUBACK, or the CONNACK, whose second byte is the return code: 0 if the broker has accepted the connection."""
         if kind == PUBACK:
             mid = int.from_bytes(body[:2])
             self._on_confirmed(mid)
         elif not self.accepted.done():
-            reason = body[1]
-            if reason:
-                self.accepted.set_exception(ConnectionError(f"the broker refuses {CLIENT_ID.decode()} with code {reason}"))
+            return_code = body[1]
+            if return_code:
+                self.accepted.set_exception(ConnectionError(f"the broker refuses {CLIENT_ID.decode()} with code {return_code}"))
             else:
                 self.accepted.set_result(None)
 
 
-def _publish(body: Body, mid: int, *, dup: bool = False) -> bytes:
-    """Build a PUBLISH with QoS 1."""
+def _publish_packet(body: Body, mid: int, *, dup: bool = False) -> bytes:
+    """Build a PUBLISH with QoS 1, with or without the dup flag."""
     topic, payload = body
     first_byte = 0x3A if dup else 0x32
     return packet(first_byte, topic + mid.to_bytes(2) + payload)
@@ -208,6 +213,6 @@ def _ignore(head: PublishHead, crc: int, size: int) -> None:
 
 
 def _report(state: RetryCallState) -> None:
-    """Log the loss of the connection, but not the further failures to reconnect."""
+    """Log that there is no connection, but not the further failures to reconnect."""
     if state.attempt_number <= 1 and state.outcome is not None:
-        log.warning("broker connection of the event publisher lost; reconnecting", reason=str(state.outcome.exception()))
+        log.warning("event publisher not connected to the broker; reconnecting", reason=str(state.outcome.exception()))

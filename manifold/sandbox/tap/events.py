@@ -128,6 +128,7 @@ def dropped(now_ms: int, publication: Publication, qos: int, retain: bool) -> Fi
 
 
 def _fields(event: BrokerEvent, now_ms: int, client_id: str) -> Fields:
+    """Return the fields that every event has."""
     return {"event": _NAMES[event], "timestamp": now_ms, "clientid": client_id}
 
 

@@ -36,7 +36,9 @@ class Identity:
         The name is empty if the certificate has no common name, or several.
         """
         subject: object = certificate.get("subject", ())
-        names = [value for part in subject for key, value in part if key == "commonName"]  # type: ignore[attr-defined]
+        names: list[str] = []
+        for pairs in subject:  # type: ignore[attr-defined]
+            names += [value for key, value in pairs if key == "commonName"]
         name = names[0] if len(names) == 1 else ""
         serial = int(str(certificate["serialNumber"]), 16)
         not_after = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
@@ -60,17 +62,17 @@ def is_platform(identity: Identity, connect: Connect) -> bool:
 
 
 class Certificates:
-    """The tap's certificate, its CA, and the revocation list, which `renew` reloads when their files have changed."""
+    """The tap's certificate, its CA, and the revocation list, which `reload_if_changed` reloads when their files have changed."""
 
     def __init__(self, folder: Path) -> None:
         """Load the files. Raises OSError or ValueError if they cannot be read."""
         self._ca, self._server, self._revocation_list = folder / CA, folder / SERVER, folder / REVOKED
         self._file_states = self._read_file_states()
         self.context = self._newest = server_context(self._ca, self._server)
-        self.context.sni_callback = self._take_newest
+        self.context.sni_callback = self._switch_to_newest
         self._revoked = revoked_serials(self._ca, self._revocation_list)
 
-    def renew(self) -> None:
+    def reload_if_changed(self) -> None:
         """Reload the files if they have changed, for new connections. After an error, the next call retries."""
         file_states = self._read_file_states()
         if file_states == self._file_states:
@@ -79,12 +81,15 @@ class Certificates:
             newest = server_context(self._ca, self._server)  # a new context, because trusted CAs cannot be removed from one
             self._revoked = revoked_serials(self._ca, self._revocation_list)
         except (OSError, ValueError) as exc:
-            log.error("tap certificates cannot be read; the old ones stay in use", reason=str(exc))  # noqa: TRY400  # the reason is sufficient
+            # The reason is sufficient without a traceback.
+            log.error("tap certificates cannot be read; the old ones stay in use", reason=str(exc))  # noqa: TRY400
             return
         self._file_states, self._newest = file_states, newest
-        log.info("tap certificates reloaded", revoked=len(self._revoked))
+        log.info("tap certificates reloaded", revoked_certificates=len(self._revoked))
 
-    def _take_newest(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext) -> None:
+    def _switch_to_newest(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext
+    ) -> None:
         """Switch a handshake from the listener's context to the newest one. ssl calls this for each handshake."""
         connection.context = self._newest
 

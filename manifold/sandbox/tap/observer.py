@@ -63,8 +63,8 @@ class SessionObserver:
     def __init__(self, sessions: Sessions, release_connack: Callable[[], None]) -> None:
         self._sessions, self._release_connack = sessions, release_connack
         self._messages = MessageTracker(sessions)
-        self._client = Scanner(frozenset({CONNECT}), self._on_client_packet, self._messages.publishes)
-        self._broker = Scanner(frozenset({CONNACK}), self._on_broker_packet, self._messages.delivers)
+        self._client = Scanner(frozenset({CONNECT}), self._on_client_packet, self._messages.on_client_publish)
+        self._broker = Scanner(frozenset({CONNACK}), self._on_broker_packet, self._messages.on_broker_publish)
         self._messages.scanners = self._client, self._broker
         self.stage = Stage.NEW
         self.connect_packet: Connect | None = None
@@ -88,7 +88,7 @@ class SessionObserver:
         self._client.stop()
         self._client.kinds = _FROM_VEHICLE
         self._client.wanted = self._is_wanted_publish
-        self._client.digests = True
+        self._client.computes_crc = True
         self._sessions.register(self)
 
     def _on_connack(self, body: bytes) -> None:
@@ -112,7 +112,7 @@ class SessionObserver:
             return
         self._broker.kinds = _TO_VEHICLE
         self._broker.wanted = self._sessions.is_request
-        self._broker.digests = self._messages.version < 5  # on MQTT 5 deliveries are matched by user properties
+        self._broker.computes_crc = self._messages.version < 5  # on MQTT 5 deliveries are matched by user properties
         self._open_session(connect, session_present, props)
 
     def _open_session(self, connect: Connect, session_present: bool, connack_properties: Properties) -> None:
@@ -155,6 +155,7 @@ class SessionObserver:
         newer_connections = self._sessions.awaiting_connack.get(self.client_id, [])
         newest = newer_connections[-1] if newer_connections else None
         if newest is not None and newest is not self and newest.connect_packet is not None:
+            # A newer CONNECT with this client id makes the broker close the older connection.
             self.taken_over(newest.connect_packet.clean_start)
         else:
             self._end(self._broker_reason or self._probable_reason(silent_for_s), NO_PROPERTIES)
@@ -197,7 +198,7 @@ class SessionObserver:
         self._sessions.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
         if session.holder is self:
             minimum_s = 1 if keep_session else 0
-            self._sessions.end(session, self._expiry_s or minimum_s)
+            self._sessions.end(session, max(self._expiry_s, minimum_s))
 
     # ---- packets of the client
 
@@ -205,54 +206,60 @@ class SessionObserver:
         if kind == CONNECT:
             self._on_connect(read_connect(body))
         elif self.stage not in (Stage.CONNECTING, Stage.OPEN):
-            return
+            return  # the connection has ended, so the packet has no effect any more
         elif kind in (PUBACK, PUBREC):
-            self._messages.acknowledged(body)
+            self._messages.on_client_ack(body)
         elif kind in (SUBSCRIBE, UNSUBSCRIBE):
             self._on_filters_requested(kind, body)
         elif kind == DISCONNECT:
             self._on_client_disconnect(body)
 
     def _is_wanted_publish(self, topic: bytes) -> object:
-        """Return a true value if PUBLISHes on this topic may cause events. Note a topic for which EMQX disconnects the client."""
-        self._rights.fault = fault_of_name(topic, self._messages.version) or self._rights.fault
+        """Return a true value if PUBLISHes on this topic may cause events.
+
+        If the topic is invalid, store the reason code with which EMQX disconnects the client.
+        """
+        fault = fault_of_name(topic, self._messages.version)
+        if fault is not None:
+            self._rights.fault = fault
         return self._sessions.is_request(topic)
 
     def _on_filters_requested(self, kind: int, body: bytes) -> None:
         """Handle a SUBSCRIBE or UNSUBSCRIBE: replace it by one with the granted filters, unless all are granted."""
-        username = (self.connect_packet.username if self.connect_packet else None) or ""
-        decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username)
+        username = self.connect_packet.username if self.connect_packet else None
+        decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username or "")
         if decision.replacement is not None:
-            packet_size = len(packet(kind << 4 | 2, body))
-            self.up.replacement = packet_size, decision.replacement
+            original_size = len(packet(kind << 4 | 2, body))
+            self.up.replacement = original_size, decision.replacement
             self._client.stop()
         if decision.granted is not None and not self.is_silent:
-            self._messages.requests_filters(kind, decision.granted)
+            self._messages.on_filters_requested(kind, decision.granted)
 
     def _on_filters_answered(self, kind: int, body: bytes) -> None:
         """Handle the broker's SUBACK or UNSUBACK."""
-        self._complete(kind, body)
+        self._complete_packet(kind, body)
         if self.stage is not Stage.OPEN or self.is_silent:
             return
         if kind == SUBACK:
-            self._messages.subscribed(body)
+            self._messages.on_suback(body)
         else:
-            self._messages.unsubscribed(body)
+            self._messages.on_unsuback(body)
 
-    def _complete(self, kind: int, body: bytes) -> None:
-        """Replace a packet of the broker by one that also has the tap's own refusals, if there are any."""
+    def _complete_packet(self, kind: int, body: bytes) -> None:
+        """Replace the broker's packet if the tap has refusals to add to it, or another reason for a DISCONNECT."""
         completed = self._rights.complete(kind, body, self._messages.version)
         if completed is not None:
-            packet_size = len(packet(kind << 4, body))
-            self.down.replacement = packet_size, completed
+            original_size = len(packet(kind << 4, body))
+            self.down.replacement = original_size, completed
             self._broker.stop()
 
     @property
-    def completes(self) -> bool:
+    def must_complete_packet(self) -> bool:
         """Whether one of the broker's next packets must be completed, so that incomplete packets may not be forwarded."""
         return self._rights.is_pending
 
     def _on_client_disconnect(self, body: bytes) -> None:
+        """Handle the client's DISCONNECT, which may change how long the session outlives the connection."""
         reason, props = read_disconnect(body, self._messages.version)
         expiry_s = props.get("Session-Expiry-Interval")
         if expiry_s is not None:
@@ -268,12 +275,10 @@ class SessionObserver:
         if kind == CONNACK:
             self._on_connack(body)
         elif kind in (PUBACK, PUBREC):
-            self._messages.confirmed(body)
+            self._messages.on_broker_ack(body)
         elif kind in (SUBACK, UNSUBACK):
             self._on_filters_answered(kind, body)
-        elif self.stage is not Stage.OPEN:
-            return
-        elif kind == DISCONNECT:
-            self._complete(kind, body)
+        elif kind == DISCONNECT and self.stage is Stage.OPEN:
+            self._complete_packet(kind, body)
             code = self._rights.fault or read_disconnect(body, self._messages.version)[0]
             self._broker_reason = events.reason_name(code)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from manifold.sandbox.tap.properties import USER, Properties, Reader
-from manifold.sandbox.tap.scanner import Malformed
+from manifold.sandbox.tap.scanner import CONNACK, UNSUBSCRIBE, Malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,11 @@ def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
     return session_present, reason, properties
 
 
-def refusal(version: int) -> bytes:
-    """Return a CONNACK with reason code `Client Identifier not valid`."""
-    return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
+def connack_refusing_client_id(version: int) -> bytes:
+    """Return a CONNACK with reason code `Client Identifier not valid`, which MQTT 3.1.1 calls `identifier rejected`."""
+    no_session, no_properties = b"\0", b"\0"
+    body = no_session + b"\x85" + no_properties if version >= 5 else no_session + b"\x02"
+    return packet(CONNACK << 4, body)
 
 
 def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
@@ -116,7 +118,7 @@ def read_subscribe(body: bytes, version: int, *, with_options: bool) -> tuple[by
 def unsubscribe(mid: int, version: int, topic_filter: bytes) -> bytes:
     """Build an UNSUBSCRIBE packet."""
     no_properties = b"\0" if version >= 5 else b""
-    return packet(0xA2, mid.to_bytes(2) + no_properties + string(topic_filter))
+    return packet(UNSUBSCRIBE << 4 | 2, mid.to_bytes(2) + no_properties + string(topic_filter))
 
 
 def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
@@ -129,7 +131,7 @@ def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
 
 
 def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
-    """Parse a DISCONNECT into reason code and properties."""
+    """Parse a DISCONNECT into reason code and properties. Without a code it is 0, a normal disconnection."""
     reader = Reader(body)
     if version < 5 or not reader.more:
         return 0, {USER: {}}

@@ -35,8 +35,8 @@ class Passage:
             self.unobserved = True
             return len(data)
 
-    def take(self, data: bytes, *, holds_incomplete: Callable[[], bool], is_enough: Callable[[], bool]) -> tuple[bytes, bytes]:
-        """Scan bytes; return those to forward, and those that are not scanned.
+    def observe(self, data: bytes, *, holds_incomplete: Callable[[], bool], is_enough: Callable[[], bool]) -> tuple[bytes, bytes]:
+        """Scan bytes, and replace packets; return the bytes to forward now, and those that are not scanned yet.
 
         Each time the scanner stops, `is_enough` decides whether the rest of `data` is left unscanned. If `holds_incomplete` is
         true at the end, the bytes of an incomplete packet are held back until it is complete.
@@ -50,13 +50,15 @@ class Passage:
             forwarded += data[:scanned]
             data = data[scanned:]
             if self.replacement is not None:
-                packet_size, packet = self.replacement
+                original_size, new_packet = self.replacement
                 self.replacement = None
-                forwarded[-packet_size:] = packet
+                forwarded[-original_size:] = new_packet  # the scanner has stopped at the end of the original
             if not data or is_enough():
                 break
             scanned = self.feed(data)
-        held_size = min(self._scanner.unfinished, len(forwarded)) if holds_incomplete() else 0
+        held_size = 0
+        if holds_incomplete():
+            held_size = min(self._scanner.unfinished, len(forwarded))  # the packet's beginning may have been forwarded already
         forwarded_size = len(forwarded) - held_size
         self._held = bytes(forwarded[forwarded_size:])
         return bytes(forwarded[:forwarded_size]), data

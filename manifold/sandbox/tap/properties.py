@@ -152,5 +152,7 @@ def _read_other(reader: Reader, properties: Properties) -> None:
     name, kind = _PROPERTIES[number]
     if isinstance(kind, int):
         properties[name] = reader.integer(kind)
+    elif kind == "v":
+        properties[name] = reader.variable()
     else:
-        properties[name] = reader.variable() if kind == "v" else reader.text()
+        properties[name] = reader.text()  # binary data too, because events are JSON

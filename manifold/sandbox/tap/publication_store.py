@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 class Publication:
     """One message from a publisher to a vehicle."""
 
-    __slots__ = ("expires_at_ms", "id", "pairs", "received_at_ms", "sent", "serial", "taken_by")
+    __slots__ = ("expires_at_ms", "id", "pairs", "received_at_ms", "received_by", "sent", "serial")
 
     def __init__(self, sent: Sent, received_at_ms: int, serial: int, message_id: str) -> None:
         self.sent = sent
@@ -51,7 +51,7 @@ class Publication:
         self.pairs: list[dict[str, str]] = sent.props.get(PAIRS, [])
         expiry = sent.props.get("Message-Expiry-Interval")
         self.expires_at_ms = None if expiry is None else received_at_ms + expiry * 1000
-        self.taken_by: tuple[str, ...] = ()  # ids of the clients that have received it
+        self.received_by: tuple[str, ...] = ()  # client ids
 
 
 class PublicationStore:
@@ -81,12 +81,12 @@ class PublicationStore:
         self._serial += 1
         return f"{self._epoch:016X}{self._serial:016X}"
 
-    def remember(self, sent: Sent, now_ms: int, *, keep: bool) -> Publication:
-        """Record a PUBLISH; with `keep` also in the file, at the next `flush`. Call `flush` before forwarding the packet."""
+    def remember(self, sent: Sent, now_ms: int, *, persist: bool) -> Publication:
+        """Store a PUBLISH; with `persist` also in the file, at the next `flush`. Call `flush` before forwarding the packet."""
         message_id = self.new_id()
         publication = Publication(sent, now_ms, self._serial, message_id)
         self._add(publication)
-        if keep and self._path is not None:
+        if persist and self._path is not None:
             self._lines.append(_line(publication))
         if len(self._all) > MAX_PUBLICATIONS:
             oldest = next(iter(self._all.values()))
@@ -97,38 +97,39 @@ class PublicationStore:
     def find_undelivered(self, sent: Sent) -> Publication | None:
         """Return the publication with this PUBLISH that no client has received yet; None if there is none."""
         for publication in self._by_owner.get(sent.owner, {}).values():
-            if publication.sent == sent and not publication.taken_by:
+            if publication.sent == sent and not publication.received_by:
                 return publication
         return None
 
-    def take(self, received: Sent, now_ms: int, *, by_payload: bool) -> Publication | None:
-        """Find the publication that the broker delivers with the PUBLISH `received`, and mark it as taken by the client.
+    def match_delivery(self, received: Sent, now_ms: int, *, by_payload: bool) -> Publication | None:
+        """Find the publication that the broker delivers with the PUBLISH `received`, and mark it as received by the client.
 
-        Matches by user properties; if the broker has stripped them, with `by_payload`, by payload. If the client has already
-        taken every match, because its filters overlap, returns the newest one again. None: no publication matches.
+        Matches by user properties, or with `by_payload`, because the broker has stripped them, by size and CRC of the payload. If
+        the client has already received every match, because its filters overlap, returns the newest one again. None: no
+        publication matches.
         """
         client_id = received.from_clientid
         pairs = received.props.get(PAIRS, [])
-        already_taken = None
+        already_received = None
         for publication in self._by_owner.get(received.owner, {}).values():
             sent = publication.sent
-            has_pairs = not by_payload and publication.pairs == pairs
-            has_payload = by_payload and sent.crc == received.crc and sent.size == received.size
-            if not (has_pairs or has_payload) or sent.topic != received.topic:
+            has_same_payload = sent.crc == received.crc and sent.size == received.size
+            is_match = has_same_payload if by_payload else publication.pairs == pairs
+            if not is_match or sent.topic != received.topic:
                 continue
             expires_at_ms = publication.expires_at_ms
             if expires_at_ms is not None and now_ms > expires_at_ms + 1000:  # a second more: the broker counts whole seconds
                 continue
-            if client_id not in publication.taken_by:
-                publication.taken_by += (client_id,)
+            if client_id not in publication.received_by:
+                publication.received_by += (client_id,)
                 return publication
-            already_taken = publication
-        return already_taken
+            already_received = publication
+        return already_received
 
     def forget(self, publication: Publication) -> None:
         """Forget a publication that was acknowledged, or had no subscriber."""
         if self._all.pop(publication.serial, None) is None:
-            return
+            return  # it was forgotten before, perhaps because the store was full
         owner = publication.sent.owner
         of_owner = self._by_owner[owner]
         del of_owner[publication.serial]

@@ -53,19 +53,19 @@ class Scanner:
 
     For each complete packet whose type is in `kinds`, it calls `on_control(kind, body)` with at most CONTROL_MAX bytes of the
     body. At the last byte of a PUBLISH whose topic satisfies `wanted`, it calls `on_publish(head, crc, size)`. `size` is the
-    payload's size in bytes. `crc` is the payload's CRC-32 if `digests` is true, else 0. All other packets are skipped. The
+    payload's size in bytes. `crc` is the payload's CRC-32 if `computes_crc` is true, else 0. All other packets are skipped. The
     attributes may change between two packets.
     """
 
     __slots__ = (
         *("_buffer", "_bytes_left", "_crc", "_head", "_needed", "_on_control", "_on_publish", "_size", "_stopped"),
-        *("digests", "kinds", "version", "wanted"),
+        *("computes_crc", "kinds", "version", "wanted"),
     )
 
     def __init__(self, kinds: frozenset[int], on_control: Control, on_publish: Publish) -> None:
         self.kinds = kinds
         self.version = 4
-        self.digests = False
+        self.computes_crc = False
         self.wanted: Callable[[bytes], object] | None = None  # None: every PUBLISH is skipped
         self._on_control, self._on_publish = on_control, on_publish
         self._buffer = bytearray()  # the beginning of an incomplete packet
@@ -94,25 +94,27 @@ class Scanner:
         self._stopped = False
         while offset < data_end and not self._stopped:
             if self._bytes_left:
-                offset = self._skip_or_digest(data, offset, data_end)
+                offset = self._skip_or_checksum(data, offset, data_end)
             elif self._buffer:
                 offset = self._complete_buffer(data, offset, data_end)
             else:
                 next_offset = self._packet(data, offset, data_end)
-                if next_offset < 0:
+                if next_offset is None:
                     self._buffer += data[offset:]
-                    self._needed = -next_offset
                     return data_end
                 offset = next_offset
         return offset
 
-    def _skip_or_digest(self, data: bytes, offset: int, data_end: int) -> int:
-        """Consume bytes of a packet that is not buffered; return the next offset."""
+    def _skip_or_checksum(self, data: bytes, offset: int, data_end: int) -> int:
+        """Consume bytes of a packet that is not buffered: add a wanted PUBLISH's payload to its CRC, or skip them.
+
+        Reports the PUBLISH at its last byte. Returns the next offset.
+        """
         part_end = min(data_end, offset + self._bytes_left)
         self._bytes_left -= part_end - offset
         head = self._head
         if head is not None:
-            if self.digests:
+            if self.computes_crc:
                 self._crc = crc32(memoryview(data)[offset:part_end], self._crc)
             if not self._bytes_left:
                 self._head = None
@@ -126,26 +128,27 @@ class Scanner:
         buffer += data[offset:part_end]
         if len(buffer) == self._needed:
             next_offset = self._packet(bytes(buffer), 0, len(buffer))
-            if next_offset < 0:
-                self._needed = -next_offset
-            else:
+            if next_offset is not None:
                 buffer.clear()
         return part_end
 
-    def _packet(self, data: bytes, start: int, data_end: int) -> int:
+    def _packet(self, data: bytes, start: int, data_end: int) -> int | None:
         """Scan the packet that begins at `start`.
 
         Returns the offset of the first byte that is not scanned yet. If the packet is not buffered and its rest has not arrived,
-        this is `data_end`, and `_bytes_left` is set. If more bytes must be buffered first, returns a negative number: minus the
-        size that the buffered packet must reach.
+        this is `data_end`, and `_bytes_left` is set. If more of the packet must be buffered first, sets `_needed` and returns
+        None.
         """
         if data_end - start < 2:
-            return -2
+            self._needed = 2  # the packet type, and the first byte of the length
+            return None
         size, body = data[start + 1], start + 2
         if size > 127:  # the length has more than one byte
-            size, body = _length(data, start + 1, data_end)
-            if body < 0:
-                return -(data_end - start + 1)
+            length = _length(data, start + 1, data_end)
+            if length is None:
+                self._needed = data_end - start + 1
+                return None
+            size, body = length
         packet_end = body + size
         kind = data[start] >> 4
         if kind == PUBLISH and self.wanted is not None:
@@ -155,7 +158,8 @@ class Scanner:
         if kind in self.kinds:
             kept_end = min(packet_end, body + CONTROL_MAX)
             if kept_end > data_end:
-                return start - kept_end
+                self._needed = kept_end - start
+                return None
             self._bytes_left = packet_end - kept_end
             self._on_control(kind, data[body:kept_end])
             return kept_end
@@ -168,16 +172,21 @@ class Scanner:
             return data_end
         return packet_end
 
-    def _publish(self, data: bytes, start: int, body: int, packet_end: int, data_end: int) -> int:
-        """Scan the PUBLISH that begins at `start` and has its body at `body`; the return value is that of `_packet`."""
+    def _publish(self, data: bytes, start: int, body: int, packet_end: int, data_end: int) -> int | None:
+        """Scan the PUBLISH that begins at `start` and has its body at `body`.
+
+        Returns the next offset. If the bytes before the payload have not all arrived, sets `_needed` and returns None.
+        """
         assert self.wanted is not None
         first_byte = data[start]
         topic_start = body + 2
         if topic_start > data_end:
-            return start - topic_start
+            self._needed = topic_start - start
+            return None
         topic_end = topic_start + (data[body] << 8 | data[body + 1])
         if topic_end > data_end:
-            return start - topic_end
+            self._needed = topic_end - start
+            return None
         topic = data[topic_start:topic_end]
         if not self.wanted(topic):
             return self._skip(packet_end, data_end)
@@ -187,20 +196,24 @@ class Scanner:
         if head_end > packet_end:
             raise Malformed("PUBLISH shorter than its head")
         if head_end > data_end:
-            return start - head_end
+            self._needed = head_end - start
+            return None
         mid = data[topic_end] << 8 | data[topic_end + 1] if has_packet_id else 0
         payload_start, properties = mid_end, b""
         if self.version >= 5:
             properties_size, properties_start = data[mid_end], mid_end + 1
             if properties_size > 127:  # the size has more than one byte
-                properties_size, properties_start = _length(data, mid_end, data_end)
-                if properties_start < 0:
-                    return -(data_end - start + 1)
+                length = _length(data, mid_end, data_end)
+                if length is None:
+                    self._needed = data_end - start + 1
+                    return None
+                properties_size, properties_start = length
             payload_start = properties_start + properties_size
             if payload_start > packet_end:
                 raise Malformed("PUBLISH shorter than its properties")
             if payload_start > data_end:
-                return start - payload_start
+                self._needed = payload_start - start
+                return None
             properties = data[properties_start:payload_start]
         head = PublishHead(first_byte, topic, mid, properties)
         return self._payload(head, data, payload_start, packet_end, data_end)
@@ -212,18 +225,18 @@ class Scanner:
         """
         payload_size = packet_end - payload_start
         if packet_end <= data_end:
-            crc = crc32(data[payload_start:packet_end]) if self.digests else 0
+            crc = crc32(data[payload_start:packet_end]) if self.computes_crc else 0
             self._on_publish(head, crc, payload_size)
             return packet_end
-        self._crc = crc32(memoryview(data)[payload_start:data_end]) if self.digests else 0
+        self._crc = crc32(memoryview(data)[payload_start:data_end]) if self.computes_crc else 0
         self._head = head
         self._size = payload_size
         self._bytes_left = packet_end - data_end
         return data_end
 
 
-def _length(data: bytes, start: int, data_end: int) -> tuple[int, int]:
-    """Decode the variable byte integer at `start`; return its value and end offset, or (0, -1) if it is incomplete."""
+def _length(data: bytes, start: int, data_end: int) -> tuple[int, int] | None:
+    """Decode the variable byte integer at `start`; return its value and end offset, or None if it is incomplete."""
     value = shift = 0
     for offset in range(start, min(data_end, start + _MAX_LENGTH_BYTES)):
         value |= (data[offset] & 127) << shift
@@ -232,4 +245,4 @@ def _length(data: bytes, start: int, data_end: int) -> tuple[int, int]:
             return value, offset + 1
     if data_end - start >= _MAX_LENGTH_BYTES:
         raise Malformed("a length of more than four bytes")
-    return 0, -1
+    return None

@@ -65,7 +65,9 @@ class Tap:
             servers = await self._listen()
             certificate_watch = tasks.create_task(self._watch_certificates(), name="tap.certificates")
             self.listening = True
-            log.info("tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, remembered=len(self.store))
+            log.info(
+                "tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, stored_publications=len(self.store)
+            )
             try:
                 await stop.wait()
             finally:
@@ -81,6 +83,7 @@ class Tap:
                 self.store.close()
 
     async def _listen(self) -> list[asyncio.Server]:
+        """Listen on the port of all clients, or with TLS, on one port for vehicles, and one for services and publishers."""
         settings, accept = self.settings, self.proxy.accept
         if not settings.tls:
             return [await self._server(accept, settings.mqtt_port, "MANIFOLD_MQTT_PORT", None)]
@@ -118,10 +121,13 @@ class Tap:
             raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
 
     async def _watch_certificates(self) -> None:
-        """Periodically reload certificate files, and disconnect clients whose certificates have expired or were revoked."""
+        """Periodically reload certificate files, and disconnect clients whose certificates have expired or were revoked.
+
+        Without TLS there are no certificates, and this returns at once.
+        """
         while self._certificates is not None:
             await asyncio.sleep(CERTIFICATE_CHECK_S)
-            self._certificates.renew()
+            self._certificates.reload_if_changed()
             self.proxy.abort_revoked()
 
     def health(self) -> Health:
@@ -150,6 +156,7 @@ class Tap:
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
     async def _dial_inner(self, factory: Callable[[], asyncio.Protocol]) -> object:
+        """Connect to the broker's inner listener, or to its only listener if it has no inner one."""
         loop = asyncio.get_running_loop()
         if self._inner_socket is not None:
             return await loop.create_unix_connection(factory, self._inner_socket)
@@ -158,13 +165,13 @@ class Tap:
 
 def _rights(settings: Settings) -> Rights:
     return Rights(
-        settings.topic_prefix,
-        settings.receipt_prefix,
-        settings.mqtt_username_recorder,
-        settings.mqtt_username_dispatcher,
-        settings.mqtt_username_publisher,
-        settings.mqtt_username_campaigns,
-        settings.mqtt_username_api,
+        topic_prefix=settings.topic_prefix,
+        receipt_prefix=settings.receipt_prefix,
+        recorder=settings.mqtt_username_recorder,
+        dispatcher=settings.mqtt_username_dispatcher,
+        publisher=settings.mqtt_username_publisher,
+        campaigns=settings.mqtt_username_campaigns,
+        api=settings.mqtt_username_api,
     )
 
 

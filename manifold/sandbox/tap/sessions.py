@@ -85,7 +85,7 @@ class Sessions:
         Shared subscriptions cause no event, even if they are granted.
         """
         if "/" in client_id:
-            return False
+            return False  # such a client may subscribe to nothing
         own_requests = f"{self.prefix}/{client_id}/proxy/request/"
         if topic_filter.startswith(own_requests):
             return "/" not in topic_filter.removeprefix(own_requests)
@@ -116,7 +116,7 @@ class Sessions:
         if session is not None and session.holder is not None and session.holder is not holder:
             session.holder.taken_over(clean_start)
         if session is None or not session_present:
-            if not session_present:
+            if not session_present:  # the broker has discarded the old session, and its messages with it
                 self.store.forget_owner(client_id.encode())
             filters: dict[str, int] | None = None if session_present else {}
             session = self.by_id[client_id] = Session(client_id, version, filters)

@@ -47,7 +47,7 @@ class SubscriptionRights:
         A packet with an invalid filter, or without filters, is replaced by one for which the broker disconnects the client. If no
         filter is granted, an UNSUBSCRIBE takes the SUBSCRIBE's place, so that the broker still answers in order.
         """
-        head, filters = read_subscribe(body, version, with_options=kind == SUBSCRIBE)
+        head, filters = read_subscribe(body, version, with_options=kind == SUBSCRIBE)  # head: packet id and properties
         if not filters or not all(is_topic_filter(topic_filter) for topic_filter, _ in filters):
             self.fault = TOPIC_FILTER_INVALID
             return Decision(granted=None, replacement=_MALFORMED)
@@ -83,8 +83,10 @@ class SubscriptionRights:
         reasons = self._refused.pop(int.from_bytes(mid), None)
         if reasons is None:
             return None
-        granted_reasons = read_suback(body, version)[1] if kind == SUBACK else b""
-        broker_reasons = iter(granted_reasons)
-        completed = bytes(next(broker_reasons, FAILURE) if reason == GRANTED else reason for reason in reasons)
+        broker_reasons = iter(read_suback(body, version)[1] if kind == SUBACK else b"")
+        completed = bytearray()
+        for reason in reasons:
+            # The broker has answered for the granted filters only, in the same order.
+            completed.append(next(broker_reasons, FAILURE) if reason == GRANTED else reason)
         no_properties = b"\0" if version >= 5 else b""
         return packet(SUBACK << 4, mid + no_properties + completed)

@@ -15,7 +15,7 @@ import typer.main
 
 from manifold.console._app import make_app
 from manifold.sandbox.platform import certificates
-from manifold.sandbox.platform.airflow_users import make_up
+from manifold.sandbox.platform.airflow_users import create_missing
 from manifold.sandbox.platform.programs import environment
 from manifold.settings import Settings
 from tests.conftest import FEW_ROWS, jvm_for_few_rows
@@ -186,7 +186,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     folder = tmp_path_factory.mktemp("noise")
     settings = platform_settings(folder / "home", with_signals=True, segment_max_seconds=2)
     env = environment(settings)
-    make_up(settings)
+    create_missing(settings)
     certificates.create_missing(settings)
     (settings.home / "airflow").mkdir()
     (settings.home / "airflow" / "airflow.db").touch()  # `manifold airflow` checks for it; `version` does not open it

@@ -19,8 +19,8 @@ def test_an_outcome_ends_an_entry_and_only_a_delivery_is_acknowledged() -> None:
     life = EntryHistory("V", SEQ, "r", "d")
     ms = unix_ms_of(SEQ) + 5
 
-    delivered = life.ended(OutcomeRecord("V", SEQ, Outcome.DELIVERED, ms, ms - 1, 1))
-    cancelled = life.ended(OutcomeRecord("V", SEQ, Outcome.CANCELLED, ms))
+    delivered = life.with_outcome(OutcomeRecord("V", SEQ, Outcome.DELIVERED, ms, ms - 1, 1))
+    cancelled = life.with_outcome(OutcomeRecord("V", SEQ, Outcome.CANCELLED, ms))
 
     assert life.is_open
     assert not delivered.is_open

@@ -20,7 +20,7 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of, seq_of
 from manifold.contracts.signals.records import topic_of
 from manifold.contracts.topics import TRIGGER
 from manifold.history.entry import Bounds, EntryHistory
-from manifold.history.from_archive import MAX_NAMES, read_recorded, triggers_recorded
+from manifold.history.from_archive import MAX_SEARCHED_TEXTS, read_recorded, triggers_recorded
 from manifold.history.signals import device_signals
 from manifold.lake.catalog import open_catalog
 from manifold.sandbox.platform.programs import environment
@@ -90,7 +90,7 @@ def test_a_batch_is_found_by_its_name(settings: Settings, request_id: str, trigg
 
 
 @pytest.mark.parametrize(
-    "others", [pytest.param(0, id="searched for by name"), pytest.param(MAX_NAMES, id="too many to search for")]
+    "others", [pytest.param(0, id="searched for by name"), pytest.param(MAX_SEARCHED_TEXTS, id="too many to search for")]
 )
 def test_outcomes_of_a_batch_are_found_by_its_triggers_including_the_lake(settings: Settings, others: int) -> None:
     seqs = {seq(0), seq(1), *range(others)}
@@ -131,7 +131,7 @@ def test_what_others_put_into_the_archive_stops_no_answer(tmp_path: Path) -> Non
 
     assert [(seq, trigger.ids) for seq, trigger in found.triggers] == [(good[0].seq, ("V1",))]
     (entry,) = [EntryHistory("V1", good[0].seq, "task_1", "d")]
-    assert found.ended(entry).state == "delivered"
+    assert found.with_outcome(entry).state == "delivered"
     assert device_signals(settings, open_catalog(settings), "device-1", limit=5, before=MAX_SEQ).signals == []
 
 

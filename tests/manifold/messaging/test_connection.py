@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifold.messaging._connection import Connection
+from manifold.messaging._connection import Connection, Endpoint
 from manifold.messaging._raw import (
     LONGEST_PROPERTIES,
     length_of,
@@ -18,6 +18,7 @@ from manifold.messaging._raw import (
     reasons_of_suback,
 )
 
+BROKER = Endpoint("127.0.0.1", 1883, tls=False)
 QOS_1 = mqtt5.QoS.AT_LEAST_ONCE
 SMALL = mqtt5.PublishPacket("a/b", b"1", qos=QOS_1, packet_id=1, user_properties=[("seq", "7")]).write()
 LARGE = mqtt5.PublishPacket("a/b", bytes(300_000), qos=QOS_1, packet_id=2).write()
@@ -39,7 +40,7 @@ def connection(taken: list[mqtt5.Packet], raw: list[bytes]) -> Iterator[Connecti
     loop = asyncio.new_event_loop()
 
     async def make() -> Connection:
-        return Connection(taken.append, lambda packet, _: raw.append(packet), lambda _: None)
+        return Connection(BROKER, taken.append, lambda packet, _: raw.append(packet), lambda _: None)
 
     yield loop.run_until_complete(make())
     loop.close()
@@ -123,7 +124,8 @@ def test_no_packet_content_stops_later_packets(body: bytes, head: int) -> None:
     raw: list[bytes] = []
 
     async def receive() -> None:
-        Connection(taken.append, lambda each, _: raw.append(each), lambda _: None).data_received(packet(head, body) + PUBACK)
+        connection = Connection(BROKER, taken.append, lambda each, _: raw.append(each), lambda _: None)
+        connection.data_received(packet(head, body) + PUBACK)
 
     asyncio.run(receive())
     assert isinstance(taken[-1], mqtt5.PubAckPacket)

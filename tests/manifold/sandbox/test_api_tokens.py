@@ -18,7 +18,7 @@ RIGHTS = frozenset({Right.READ, Right.APPROVE, Right.BRAKE, Right.DELEGATE})
 
 def test_jobs_of_airflow_send_a_token_that_the_api_knows(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, http_token="of-all")
-    api_tokens.make_up(settings)
+    api_tokens.create_missing(settings)
 
     connection = Connection(conn_id="manifold_api", **json.loads(airflow.environment(settings, {})[CONNECTION]))
     found = settings_of(lambda name: connection if name == connection.conn_id else None)
@@ -32,10 +32,10 @@ def test_jobs_of_airflow_send_a_token_that_the_api_knows(tmp_path: Path) -> None
 
 def test_a_second_start_keeps_the_token_and_what_people_changed(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, http_token="of-all")
-    api_tokens.make_up(settings)
+    api_tokens.create_missing(settings)
     token, file = api_tokens.token_of_airflow(settings), tmp_path / "secrets" / secret_files.API_TOKENS
     file.write_text("# Airflow may order nothing any more\n")
-    api_tokens.make_up(settings)
+    api_tokens.create_missing(settings)
 
     assert api_tokens.token_of_airflow(settings) == token
     assert Callers.of(settings).identify(f"Bearer {token}") is None
@@ -44,7 +44,7 @@ def test_a_second_start_keeps_the_token_and_what_people_changed(tmp_path: Path) 
 def test_a_named_file_token_or_api_is_used_instead(tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("")
-    api_tokens.make_up(Settings(home=tmp_path))
+    api_tokens.create_missing(Settings(home=tmp_path))
 
     for settings in (
         Settings(home=tmp_path, api_tokens_file=str(file)),
@@ -53,5 +53,5 @@ def test_a_named_file_token_or_api_is_used_instead(tmp_path: Path) -> None:
     ):
         assert CONNECTION not in airflow.environment(settings, {})
     other = Settings(home=tmp_path / "other", with_airflow=False)
-    api_tokens.make_up(other)
+    api_tokens.create_missing(other)
     assert Callers.of(other).file is None

@@ -116,7 +116,7 @@ def test_the_crl_is_renewed_in_time_and_drops_expired_certificates(tmp_path: Pat
     assert certificates.overdue(settings, now=day(6)) == []
     assert certificates.overdue(settings, now=day(9)) == ["revoked.pem was to be signed anew"]
     assert certificates.maintain(settings, now=day(9)) == [REVOKED]
-    assert revocations.listed(tmp_path)[long] == BEGAN, "the revocation time"
+    assert revocations.times_by_serial(tmp_path)[long] == BEGAN, "the revocation time"
     certificates.maintain(settings, now=day(25))
     assert revoked_serials(folder / CA, folder / REVOKED) == {stranger}
-    assert [row.name for row in cert_registry.of_home(tmp_path, now=day(3)) if row.name == "v"] == ["v"]
+    assert [row.name for row in cert_registry.unexpired(tmp_path, now=day(3)) if row.name == "v"] == ["v"]

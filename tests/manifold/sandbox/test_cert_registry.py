@@ -19,7 +19,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def names(home: Path, now: datetime | None = None) -> list[str]:
-    return [row.name for row in cert_registry.of_home(home, now=now)]
+    return [row.name for row in cert_registry.unexpired(home, now=now)]
 
 
 def test_long_expired_certificates_are_removed_and_others_kept(home: Path) -> None:
@@ -27,8 +27,8 @@ def test_long_expired_certificates_are_removed_and_others_kept(home: Path) -> No
     certificates.issue(home, "V1", days=400)
     later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION
 
-    assert cert_registry.forget_ended(home) == 0
-    assert cert_registry.forget_ended(home, now=later + timedelta(days=1)) == len(known)
+    assert cert_registry.forget_expired(home) == 0
+    assert cert_registry.forget_expired(home, now=later + timedelta(days=1)) == len(known)
     assert names(home) == ["V1"]
 
 
@@ -36,7 +36,7 @@ def test_concurrent_issues_lose_no_line(home: Path) -> None:
     known = len(names(home))
     later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + cert_registry.RETENTION + timedelta(days=1)
     with ThreadPoolExecutor(4) as pool:
-        forgetting = [pool.submit(cert_registry.forget_ended, home, now=later) for _ in range(20)]
+        forgetting = [pool.submit(cert_registry.forget_expired, home, now=later) for _ in range(20)]
         for number in range(20):
             certificates.issue(home, f"V{number}", days=400)
     assert sum(done.result() for done in forgetting) == known

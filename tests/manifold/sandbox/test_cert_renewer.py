@@ -110,7 +110,7 @@ def dropping(home: Path) -> Settings:
     for ca in (FRONT_DOOR, INNER):
         by = [
             row.serial
-            for row in cert_registry.of_home(home)
+            for row in cert_registry.unexpired(home)
             if row.issuer != str(names(home, ca)[-1]) and ca.is_issuer(row.issuer)
         ]
         certificates.revoke(home, by)
@@ -180,7 +180,7 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
 ) -> None:
     settings, former = aged(tmp_path), tmp_path / "former.pem"
     shutil.copy(tmp_path / SECRETS / OF_INNER.format(OPERATOR), former)
-    for pause in ("LOOK_S", "AGAIN_S"):
+    for pause in ("CHECK_INTERVAL_S", "RETRY_DELAY_S"):
         monkeypatch.setattr(cert_renewer, pause, 0.05)
     monkeypatch.setattr(redis_certificates, "TIMEOUT_S", 0.5)
     program = next(each for each in programs(settings) if each.kind == "redis")
@@ -201,7 +201,7 @@ def test_redis_gets_renewed_certificates_after_an_outage_and_during_ca_rotation(
             (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
             certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
             wait_until(lambda: shows_what_is_there(settings), what="Redis to present the certificate renewed by another process")
-            certificates.revoke(tmp_path, [row.serial for row in cert_registry.of_home(tmp_path) if row.issuer == INNER.name])
+            certificates.revoke(tmp_path, [row.serial for row in cert_registry.unexpired(tmp_path) if row.issuer == INNER.name])
             wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be distrusted")
             assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
         assert client.client_id() == stays, "connected clients stay connected"

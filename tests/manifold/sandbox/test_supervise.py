@@ -129,7 +129,7 @@ def test_no_secret_is_printed_or_written(tmp_path: Path) -> None:
     made = Settings(home=tmp_path, redis_url="redis://:secret@elsewhere:1/0", mqtt_password="hidden")
     place = HomeLayout(tmp_path)
     place.run.mkdir()
-    place.remember(made)
+    place.save_settings(made)
 
     assert Addresses.of(made).redis == "redis://:***@elsewhere:1/0"
     written = configuration(place, made, programs(made)) + place.settings_file.read_text()
@@ -285,7 +285,7 @@ def test_down_does_not_touch_a_process_that_reused_our_pid(settings: Settings) -
     place = HomeLayout(settings.home)
     place.run.mkdir(parents=True)
     mine = Record.of_this_process()
-    Record(mine.pid, mine.born - 60).write(place.record("redis"))
+    Record(mine.pid, mine.born - 60).write(place.record_file("redis"))
 
     assert down(settings) is False  # without ending this test
 

@@ -21,7 +21,7 @@ def dial_to(port: int) -> event_publisher.Dial:
 def test_a_flood_of_events_pauses_the_readers_and_arrives_complete(mosquitto: Server) -> None:
     full: list[bool] = []
     done: list[int] = []
-    total = event_publisher.HIGH + 500
+    total = event_publisher.HIGH_WATERMARK + 500
 
     async def flood() -> None:
         it = EventPublisher(dial_to(mosquitto.port), full.append)

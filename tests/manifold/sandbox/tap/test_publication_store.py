@@ -30,7 +30,7 @@ def seq_of(found: Publication | None) -> str | None:
 def remembering(*publishes: Sent, path: Path | None = None) -> PublicationStore:
     store = PublicationStore(path)
     for each in publishes:
-        store.remember(each, NOW, keep=True)
+        store.remember(each, NOW, persist=True)
     store.flush()
     return store
 
@@ -38,39 +38,39 @@ def remembering(*publishes: Sent, path: Path | None = None) -> PublicationStore:
 def test_equal_payloads_on_one_topic_are_matched_in_publishing_order() -> None:
     store = remembering(sent(1), sent(2))
 
-    assert [seq_of(store.take(seen(), NOW, by_payload=True)) for _ in range(2)] == ["1", "2"]
+    assert [seq_of(store.match_delivery(seen(), NOW, by_payload=True)) for _ in range(2)] == ["1", "2"]
 
 
 def test_another_payload_on_the_same_topic_is_not_confused_with_it() -> None:
     store = remembering(sent(1, crc=1), sent(2, crc=2))
 
-    assert seq_of(store.take(seen(crc=2), NOW, by_payload=True)) == "2"
-    assert store.take(seen(crc=3), NOW, by_payload=True) is None
+    assert seq_of(store.match_delivery(seen(crc=2), NOW, by_payload=True)) == "2"
+    assert store.match_delivery(seen(crc=3), NOW, by_payload=True) is None
 
 
 def test_on_mqtt_5_the_user_properties_decide() -> None:
     store = remembering(sent(1), sent(2))
 
-    assert seq_of(store.take(seen(seq=2), NOW, by_payload=False)) == "2"
+    assert seq_of(store.match_delivery(seen(seq=2), NOW, by_payload=False)) == "2"
 
 
 def test_one_message_for_overlapping_filters_is_found_twice() -> None:
     store = remembering(sent(1))
 
-    assert [seq_of(store.take(seen(seq=1), NOW, by_payload=False)) for _ in range(2)] == ["1", "1"]
+    assert [seq_of(store.match_delivery(seen(seq=1), NOW, by_payload=False)) for _ in range(2)] == ["1", "1"]
 
 
 def test_expired_publications_are_skipped() -> None:
     store = remembering(sent(1, expiry_s=1), sent(2, expiry_s=60))
 
-    assert seq_of(store.take(seen(), NOW + 2500, by_payload=True)) == "2"
+    assert seq_of(store.match_delivery(seen(), NOW + 2500, by_payload=True)) == "2"
 
 
 def test_a_repeated_publish_is_the_same_publication_until_delivered() -> None:
     store = remembering(sent(1))
     first = store.find_undelivered(sent(1))
 
-    store.take(seen(), NOW, by_payload=True)
+    store.match_delivery(seen(), NOW, by_payload=True)
 
     assert first is not None
     assert store.find_undelivered(sent(1)) is None
@@ -81,24 +81,24 @@ def test_an_ended_session_takes_its_messages_with_it() -> None:
 
     store.forget_owner(b"V")
 
-    assert store.take(seen(), NOW, by_payload=True) is None
+    assert store.match_delivery(seen(), NOW, by_payload=True) is None
     assert len(store) == 1
 
 
 def test_an_unclosed_store_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "tap" / "publications.jsonl"
     before = remembering(sent(1), sent(2), sent(3), path=path)
-    one = before.take(seen(), NOW, by_payload=True)
+    one = before.match_delivery(seen(), NOW, by_payload=True)
     assert one is not None
     before.forget(one)
     before.flush()
 
     after = PublicationStore(path)
 
-    found = after.take(seen(), NOW, by_payload=True)
+    found = after.match_delivery(seen(), NOW, by_payload=True)
     assert found is not None
     assert (len(after), seq_of(found), found.received_at_ms, found.sent.from_clientid) == (2, "2", NOW, "sdv-dispatcher-1")
-    assert after.remember(sent(4), NOW, keep=True).serial > 3
+    assert after.remember(sent(4), NOW, persist=True).serial > 3
 
 
 def test_a_torn_last_line_is_skipped(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_the_file_is_rewritten_when_it_has_grown(tmp_path: Path, monkeypatch: py
     store = PublicationStore(path)
 
     for n in range(200):
-        store.forget(store.remember(sent(n), NOW, keep=True))
+        store.forget(store.remember(sent(n), NOW, persist=True))
         store.flush()
-    store.remember(sent(1000), NOW, keep=True)
+    store.remember(sent(1000), NOW, persist=True)
     store.flush()
 
     assert path.stat().st_size < 5000
@@ -129,4 +129,4 @@ def test_the_oldest_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mo
     store = remembering(sent(1, crc=1), sent(2, crc=2), sent(3, crc=3))
 
     assert (len(store), store.forgotten_early) == (2, 1)
-    assert store.take(seen(crc=1), NOW, by_payload=True) is None
+    assert store.match_delivery(seen(crc=1), NOW, by_payload=True) is None

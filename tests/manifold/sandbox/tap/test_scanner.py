@@ -36,7 +36,7 @@ def scanner(seen: list[Seen]) -> Scanner:
         seen.append((PUBLISH, head.topic, head.mid, head.qos, head.properties, crc, size))
 
     made = Scanner(frozenset({PUBACK, SUBSCRIBE}), lambda kind, body: seen.append((kind, body)), publish)
-    made.version, made.digests, made.wanted = 5, True, lambda topic: topic != b"skipped"
+    made.version, made.computes_crc, made.wanted = 5, True, lambda topic: topic != b"skipped"
     return made
 
 
