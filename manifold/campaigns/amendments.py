@@ -22,9 +22,9 @@ def refusal(old: Plan, new: Plan, open_wave: int, targets: Sequence[Target]) -> 
     if old.waves[:open_wave] != new.waves[:open_wave]:
         return f"waves: wave {open_wave} is open, and those before it cannot be amended; leave them as they were"
     old_names = {wave.name for wave in old.waves}
-    old_memberships = [_membership(wave) for wave in old.waves]
-    kept_memberships = [_membership(wave) for wave in new.waves if wave.name in old_names]
-    if kept_memberships != old_memberships:
+    old_fields = [_fields_that_draw(wave) for wave in old.waves]
+    kept_fields = [_fields_that_draw(wave) for wave in new.waves if wave.name in old_names]
+    if kept_fields != old_fields:
         return "waves: those that the plan had must stay, in their order, with their vins and sizes; amend their gates alone"
     added_waves = [(index, wave) for index, wave in enumerate(new.waves) if wave.name not in old_names]
     for index, wave in added_waves:
@@ -32,7 +32,7 @@ def refusal(old: Plan, new: Plan, open_wave: int, targets: Sequence[Target]) -> 
             return f"waves[{index}]: is not behind the open wave {open_wave}; add waves after that"
         if wave.vins:
             return f"waves[{index}].vins: may belong to a wave that was open; give an added wave a size"
-    if added_waves and targets:
+    if added_waves and targets:  # without a list there is nothing yet that the waves could fail to fit
         members = assign(new, targets)
         return members.reason if isinstance(members, Refused) else None
     return None
@@ -52,7 +52,7 @@ def widened(old: Plan, new: Plan) -> tuple[str, ...]:
     return tuple(field for field, is_wider in allows_more.items() if is_wider)
 
 
-def _membership(wave: Wave) -> tuple[object, ...]:
+def _fields_that_draw(wave: Wave) -> tuple[object, ...]:
     """Return the fields of a wave that decide which targets belong to it."""
     return wave.name, wave.vins, wave.size
 
@@ -63,7 +63,7 @@ def _is_faster(old: int | Rate | None, new: int | Rate | None) -> bool:
         return new.start > old.start or new.times > old.times or new.every < old.every or new.up_to > old.up_to
     lowest_old = old.start if isinstance(old, Rate) else old
     highest_new = new.up_to if isinstance(new, Rate) else new
-    if lowest_old is None:
+    if lowest_old is None:  # the old rate has no limit, so no rate is higher
         return False
     return highest_new is None or highest_new > lowest_old
 
@@ -91,9 +91,10 @@ def _is_relaxed(old_rule: Rule, new_rules: Sequence[Rule]) -> bool:
 
 def _is_as_strict(old: Rule, new: Rule) -> bool:
     """Whether the rule `new` trips whenever `old` trips, and reacts at least as severely."""
-    is_old_number, is_new_number = isinstance(old.over, int), isinstance(new.over, int)
-    if (old.where, old.of, is_old_number) != (new.where, new.of, is_new_number):
-        return False
+    are_both_numbers = isinstance(old.over, int) and isinstance(new.over, int)
+    are_both_shares = isinstance(old.over, str) and isinstance(new.over, str)
+    if old.where != new.where or old.of != new.of or not (are_both_numbers or are_both_shares):
+        return False  # the two count differently, so neither is the stricter one
     return (
         set(old.count) <= set(new.count)
         and _limit(new) <= _limit(old)
@@ -109,8 +110,10 @@ def _limit(rule: Rule) -> int:
 
 def _tries_more(old: Retry | None, new: Retry | None) -> bool:
     """Whether `new` retries more often, sooner, or after more outcomes than `old`. None never retries."""
-    if old is None or new is None:
-        return new is not None
+    if new is None:
+        return False
+    if old is None:
+        return True
     return new.times > old.times or not set(new.on) <= set(old.on) or duration_ms(new.after) < duration_ms(old.after)
 
 

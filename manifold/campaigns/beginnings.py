@@ -13,8 +13,8 @@ from manifold.contracts.campaigns import AddTargets, Amend, Command
 class Beginning(NamedTuple):
     """The seqs of a campaign's first and newest orders, and whether the campaign is over."""
 
-    seq: int
-    newest: int
+    first_seq: int
+    newest_seq: int
     is_over: bool
 
 
@@ -34,9 +34,9 @@ def beginnings(read_orders: Callable[[], Iterable[tuple[int, Command]]]) -> dict
         for seq, order in read_orders():
             if order.campaign in whole_orders:
                 whole_orders[order.campaign][seq] = order
-    orders_by_name |= whole_orders
+    orders_by_name |= whole_orders  # in place of the shortened ones
     return {
-        name: Beginning(seq=min(orders), newest=max(orders), is_over=decide(orders).stage in OVER)
+        name: Beginning(first_seq=min(orders), newest_seq=max(orders), is_over=decide(orders).stage in OVER)
         for name, orders in orders_by_name.items()
     }
 
@@ -46,5 +46,5 @@ def _has_amendment(orders: Iterable[Command]) -> bool:
 
 
 def _shortened(order: Command) -> Command:
-    """Return the order; of a list of targets, only its first target is kept."""
+    """Return the order; of a list of targets, only its first target is kept, because an order must list at least one."""
     return replace(order, targets=order.targets[:1]) if isinstance(order, AddTargets) else order

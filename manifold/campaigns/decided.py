@@ -72,7 +72,7 @@ class Decided(Struct, frozen=True):
         """Whether as many people have approved as the plan requires."""
         return self.plan is not None and len(self.approved_by) >= self.plan.approve.people
 
-    def may_go_on(self, now_ms: int) -> bool:
+    def needs_decisions(self, now_ms: int) -> bool:
         """Whether a campaigner has to decide about the campaign at `now_ms` (Unix ms).
 
         A proposal needs no decision while it waits for approvals, or after its plan's end.

@@ -22,6 +22,7 @@ def decide(orders: Mapping[int, r.Command], before: Decided | None = None) -> De
 
 
 def _apply(decided: Decided, recorded: Recorded) -> Decided:
+    """Return the state after one more order. An order that has no effect is added to `ignored` with the reason."""
     order = recorded.command
     reason = objection(decided, order)
     if reason is not None:
@@ -61,13 +62,13 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
                 return replace(decided, approved_by=decided.approved_by | {order.person})
             amendment_approvers = decided.amendment.approved_by | {order.person}
             return _after_approval(decided, replace(decided.amendment, approved_by=amendment_approvers))
+        case r.Approve():  # with a wave: of the gate of the open wave
+            return replace(decided, passed_by=decided.passed_by | {order.person})
         case r.Amend():
             return _after_amendment(decided, order)
         case r.Retry(ended=ended):
             new_again = Again(seq, frozenset(map(Ending, ended)))
             return replace(decided, again=(*decided.again, new_again))
-        case r.Approve():
-            return replace(decided, passed_by=decided.passed_by | {order.person})
         case r.Refuse():
             return replace(decided, stage=Stage.REFUSED, because=_reason("refused", order))
         case r.Start():
@@ -102,7 +103,7 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             return replace(decided, counts_from={**decided.counts_from, rule: seq})
         case r.Fence(epoch=epoch):
             return replace(decided, epoch=max(epoch, decided.epoch))
-    return decided
+    return decided  # a remark that is not the alert of a rule changes nothing
 
 
 def _after_amendment(decided: Decided, order: r.Amend) -> Decided:
@@ -118,19 +119,21 @@ def _after_amendment(decided: Decided, order: r.Amend) -> Decided:
     amendment = Amendment(new_plan, plan_sha256(order.plan), order.tzdata, order.person, wider_fields)
     if decided.is_proposal:
         approved_by = frozenset[str]() if wider_fields else decided.approved_by
-        return replace(_with_plan(decided, amendment), approved_by=approved_by)
-    return replace(decided, amendment=amendment) if wider_fields else _with_plan(decided, amendment)
+        return replace(_with_amended_plan(decided, amendment), approved_by=approved_by)
+    if wider_fields:
+        return replace(decided, amendment=amendment)
+    return _with_amended_plan(decided, amendment)
 
 
 def _after_approval(decided: Decided, amendment: Amendment) -> Decided:
-    """Return the state after one more approval of the amendment. With the last required approval the amendment takes effect."""
+    """Return the state after another approval, which `amendment` includes. With enough approvals the amendment takes effect."""
     assert decided.plan is not None
     if len(amendment.approved_by) < decided.plan.approve.people:
         return replace(decided, amendment=amendment)
-    return replace(_with_plan(decided, amendment), approved_by=amendment.approved_by)
+    return replace(_with_amended_plan(decided, amendment), approved_by=amendment.approved_by)
 
 
-def _with_plan(decided: Decided, amendment: Amendment) -> Decided:
+def _with_amended_plan(decided: Decided, amendment: Amendment) -> Decided:
     """Return the state in which the amended plan is in force."""
     return replace(
         decided,

@@ -25,11 +25,11 @@ def details(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
         "waves": [sum(tally.values()) for tally in drawn.tallies],
         "rules": [_rule_json(drawn, rule, now_ms) for rule in decided.plan.rules],
         "warnings": warnings_of(drawn, now_ms) if drawn.tallies else [],
-        "asks": asks(campaign),
+        "asks": missing_approvals(campaign),
     }
 
 
-def asks(campaign: Campaign) -> list[dict[str, Any]]:
+def missing_approvals(campaign: Campaign) -> list[dict[str, Any]]:
     """Return the approval that the campaign waits for (of its plan, an amendment or a gate) in a list, or an empty list."""
     decided = campaign.decided
     plan, amendment = decided.plan, decided.amendment
@@ -47,7 +47,7 @@ def asks(campaign: Campaign) -> list[dict[str, Any]]:
         request |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
     else:
         return []
-    # The number of answers so far tells a repeated request for the same approval from the earlier one.
+    # The number of approvals on record makes a request that is repeated after an approval differ from the request before.
     request["answers"] = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [request]
 

@@ -28,7 +28,7 @@ class _Event(IntEnum):
     WITHDRAWN = 1  # the window ended before the targets connected, so they wait for the next window
     SOAKED = 2  # the soak ends: the gate passes if its conditions have held without a break
     READY = 3  # targets are connected and their window is open
-    FREE = 4  # the rate allows a release again
+    RATE_ALLOWS = 4  # the rate allows a release again
 
 
 class _Group(NamedTuple):
@@ -50,21 +50,24 @@ class Draw:
         self._ack_ms = ack_ms
         self._ends_ms = plan.ends_ms
         self._windows = _Windows(plan.window, policy, self._ends_ms)
-        self._waves: list[list[_Group]] = [[] for _ in plan.waves]
+        self._groups: list[list[_Group]] = [[] for _ in plan.waves]  # by wave
         for rank, (wave, at_ms, zone, size) in enumerate(arrivals):
             comes_ms = NEVER_MS if at_ms is None else at_ms
-            self._waves[wave].append(_Group(-1, wave, rank, zone, size, comes_ms))
+            self._groups[wave].append(_Group(-1, wave, rank, zone, size, comes_ms))
         self._counts = [
-            {"targets": sum(group.size for group in groups), "released": 0, "known": 0, "success": 0} for groups in self._waves
+            {"targets": sum(group.size for group in groups), "released": 0, "known": 0, "success": 0} for groups in self._groups
         ]
         self._events: list[tuple[int, _Event, int, _Group]] = []  # a heap: when, which kind, event number, its targets
         self._event_numbers = count()  # events of one kind at one instant keep the order in which they were pushed
         self._ready: list[_Group] = []  # a heap of groups that wait for the rate alone
-        self._recent = deque[Delivery]()  # the releases of the last 60 s
-        self._spent = 0  # the number of targets in `_recent`
-        self._free_ms = 0  # the time of the last FREE event that was pushed
+        self._recent = deque[tuple[int, int]]()  # the releases of the last 60 s: when (Unix ms), how many targets
+        self._released_in_minute = 0  # the number of targets in `_recent`
+        self._rate_allows_ms = 0  # the time of the last RATE_ALLOWS event that was pushed
         self._successes = 0
         self._deliveries: list[Delivery] = []
+        self._open_wave = 0
+        self._met_since_ms: int | None = None  # since when the gate of the open wave is met; None: it is not met
+        self._soak_ms = 0  # of that gate
         self._open(0, max(now_ms, plan.starts_ms))
 
     def play(self) -> list[Delivery]:
@@ -74,10 +77,11 @@ class Draw:
             while self._events and self._events[0][0] == now_ms:
                 _, event, number, group = heapq.heappop(self._events)
                 self._handle(now_ms, event, number, group)
-            self._drain(now_ms)
+            self._release_ready(now_ms)
         return self._deliveries
 
     def _handle(self, at_ms: int, event: _Event, number: int, group: _Group) -> None:
+        """Update the state after the event with this number. After all events of an instant, `play` releases ready targets."""
         counts = self._counts[group.wave]
         match event:
             case _Event.READY:
@@ -93,29 +97,34 @@ class Draw:
                 ready_ms = self._windows.next(group.zone, at_ms)
                 self._push(ready_ms, _Event.READY, group._replace(withdrawn_by=number))
                 self._update_gate(at_ms)
-            case _Event.SOAKED if group.wave == self._open_wave and at_ms == self._met_since_ms + self._soak_ms:
-                self._open(group.wave + 1, at_ms)
+            case _Event.SOAKED:
+                # If the conditions of the gate broke meanwhile, this soak does not count, and another one may have begun since.
+                began_ms = at_ms - self._soak_ms
+                if group.wave == self._open_wave and self._met_since_ms == began_ms:
+                    self._open(group.wave + 1, at_ms)
+            case _Event.RATE_ALLOWS:  # nothing changes, but `play` releases targets at this instant
+                pass
 
     def _open(self, wave: int, now_ms: int) -> None:
         """Open a wave: from now on its targets become ready as they connect."""
         self._open_wave = wave
-        self._met_since_ms = 0  # since when the conditions of the wave's gate are met; 0: they are not met
+        self._met_since_ms = None
         self._soak_ms = duration_ms(self._plan.waves[wave].gate.soak)
-        for group in self._waves[wave]:
+        for group in self._groups[wave]:
             ready_ms = now_ms if self._plan.away == "queue" else max(group.comes_ms, now_ms)
             if ready_ms < self._ends_ms:
                 self._push(self._windows.next(group.zone, ready_ms), _Event.READY, group)
 
-    def _drain(self, now_ms: int) -> None:
+    def _release_ready(self, now_ms: int) -> None:
         """Release ready targets, as many as the rate allows. Targets that were withdrawn before are released last."""
         while self._recent and self._recent[0][0] <= now_ms - MINUTE_MS:
             _, number = self._recent.popleft()
-            self._spent -= number
-        allowed = self._plan.per_minute(self._successes) - self._spent
+            self._released_in_minute -= number
+        allowed = self._plan.per_minute(self._successes) - self._released_in_minute
         while self._ready and allowed > 0:
             group = heapq.heappop(self._ready)
             open_ms = self._windows.next(group.zone, now_ms)
-            if open_ms > now_ms:
+            if open_ms > now_ms:  # while the group waited for the rate, its window has ended
                 self._push(open_ms, _Event.READY, group)
                 continue
             released = group._replace(size=min(group.size, allowed))
@@ -124,38 +133,42 @@ class Draw:
                 heapq.heappush(self._ready, remainder)
             allowed -= released.size
             self._release(released, now_ms)
-        is_free_pending = self._free_ms > now_ms
-        if self._ready and self._recent and not is_free_pending:
+        is_event_pending = self._rate_allows_ms > now_ms
+        if self._ready and self._recent and not is_event_pending:
             oldest_ms, _ = self._recent[0]
-            self._free_ms = oldest_ms + MINUTE_MS
-            self._push(self._free_ms, _Event.FREE, self._ready[0])
+            self._rate_allows_ms = oldest_ms + MINUTE_MS
+            self._push(self._rate_allows_ms, _Event.RATE_ALLOWS, self._ready[0])
 
     def _release(self, group: _Group, now_ms: int) -> None:
+        """Count the release of a group for the rate and the gate, and schedule how it ends: acknowledged, or withdrawn."""
         if self._recent and self._recent[-1][0] == now_ms:
             _, released_now = self._recent[-1]
             self._recent[-1] = (now_ms, released_now + group.size)
         else:
             self._recent.append((now_ms, group.size))
-        self._spent += group.size
+        self._released_in_minute += group.size
         self._counts[group.wave]["released"] += group.size
         comes_ms = max(now_ms, group.comes_ms)
         until_ms = self._windows.until_ms(group.zone)
         if is_sent(comes_ms, until_ms):
             self._push(comes_ms + self._ack_ms, _Event.ACKNOWLEDGED, group)
-        elif until_ms is not None:
+        elif until_ms is not None:  # without a window every group is sent
             self._push(until_ms, _Event.WITHDRAWN, group)
         self._update_gate(now_ms)
 
     def _update_gate(self, now_ms: int) -> None:
-        """Note since when the conditions of the open wave's gate are met. A release may break them until it is acknowledged."""
+        """Update since when the gate of the open wave is met, and schedule the end of its soak if that begins now.
+
+        A release may break the conditions of the gate until it is acknowledged.
+        """
         wave = self._open_wave
-        if wave + 1 == len(self._waves):  # the last wave has no gate to pass
+        if wave + 1 == len(self._groups):  # the last wave has no gate to pass
             return
         if not is_met(self._plan.waves[wave].gate, self._counts[wave]):
-            self._met_since_ms = 0
-        elif not self._met_since_ms:
+            self._met_since_ms = None
+        elif self._met_since_ms is None:
             self._met_since_ms = now_ms
-            self._push(now_ms + self._soak_ms, _Event.SOAKED, self._waves[wave][0])
+            self._push(now_ms + self._soak_ms, _Event.SOAKED, self._groups[wave][0])
 
     def _push(self, at_ms: int, event: _Event, group: _Group) -> None:
         """Schedule an event for a group, unless the plan has ended by then."""
@@ -172,13 +185,13 @@ class _Opening(NamedTuple):
 
 
 class _Windows:
-    """The instants at which the window allows a release in each zone. The last result of each zone is remembered."""
+    """The instants at which the window allows a release in each zone."""
 
     def __init__(self, window: Window | None, policy: Policy, ends_ms: int) -> None:
         self._window = window
         self._policy = policy
         self._ends_ms = ends_ms
-        self._last_results: dict[str, _Opening] = {}  # by zone
+        self._last_openings: dict[str, _Opening] = {}  # zone → the opening that `next` found last
 
     def next(self, zone: str, at_ms: int) -> int:
         """Return the first instant at or after `at_ms` at which a release is allowed (Unix ms).
@@ -187,7 +200,7 @@ class _Windows:
         """
         if self._window is None:
             return at_ms
-        known = self._last_results.get(zone)
+        known = self._last_openings.get(zone)
         if known is not None and known.closed_from_ms <= at_ms <= known.last_ms:
             return max(at_ms, known.open_from_ms)
         candidate_ms = at_ms
@@ -195,13 +208,13 @@ class _Windows:
             span = span_at(self._window, zone, candidate_ms)
             last_ms = span.until_ms - self._policy.ack_deadline_ms
             if span.is_open and candidate_ms <= last_ms:
-                self._last_results[zone] = _Opening(at_ms, candidate_ms, last_ms)
-                break
-            candidate_ms = span.until_ms
+                self._last_openings[zone] = _Opening(at_ms, candidate_ms, last_ms)
+                return candidate_ms
+            candidate_ms = span.until_ms  # closed, or too late to be acknowledged: try the next change of the window
         return candidate_ms
 
     def until_ms(self, zone: str) -> int | None:
         """Return when the window ends that `next` found last for this zone (Unix ms), or None if the plan has no window."""
         if self._window is None:
             return None
-        return self._last_results[zone].last_ms + self._policy.ack_deadline_ms
+        return self._last_openings[zone].last_ms + self._policy.ack_deadline_ms

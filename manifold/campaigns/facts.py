@@ -1,4 +1,4 @@
-"""The facts that a fold takes: recorded orders, releases, the endings of entries, and answers. A seq identifies each fact."""
+"""The facts from which the state of a campaign follows: recorded orders, releases, the endings of entries, and answers."""
 
 from enum import StrEnum
 
@@ -81,14 +81,22 @@ class Answered(Struct, frozen=True, gc=False):
 Fact = Recorded | Released | Ended | Answered
 
 
+def identity(fact: Fact) -> tuple[int, str]:
+    """Return what identifies a fact: its seq, and the VIN of an ending or answer (empty for other facts).
+
+    The seq alone is not enough, because endings that were never recorded, only written to the lake, may have the same seq.
+    """
+    return fact.seq, fact.vin if isinstance(fact, Ended | Answered) else ""
+
+
 class Attempt(Struct, frozen=True, gc=False):
     """One release of one target, how its entry ended, and what the vehicle answered."""
 
-    release: int
+    release: int  # the seq of the trigger
     ending: Ending | None = None
-    ended: int = 0  # the seq of the record of the ending
+    ended_seq: int = 0  # of the record of the ending
     answer: Answer | None = None
-    answered: int = 0  # the seq of the record of the answer
+    answered_seq: int = 0  # of the record of the answer
 
 
 class Again(Struct, frozen=True):
@@ -122,22 +130,30 @@ def joined(attempts: tuple[Attempt, ...], new: Attempt) -> tuple[Attempt, ...]:
     if not attempts:
         return (new,)
     by_release = {attempt.release: attempt for attempt in attempts}
-    old = by_release.get(new.release, new)
-    ended = max(old, new, key=_ending_rank)
-    answered = max(old, new, key=_answer_rank)
-    by_release[new.release] = Attempt(new.release, ended.ending, ended.ended, answered.answer, answered.answered)
+    known = by_release.get(new.release)
+    by_release[new.release] = new if known is None else _merged(known, new)
     return tuple(by_release[release] for release in sorted(by_release))
 
 
-def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
-    """Return how an attempt has ended for the campaign, and the seq of the record that ended it; (None, 0) if it is open."""
+def _merged(one: Attempt, other: Attempt) -> Attempt:
+    """Merge two reports about the same attempt: the ending and the answer that count may come from different reports."""
+    ended = max(one, other, key=_ending_rank)
+    answered = max(one, other, key=_answer_rank)
+    return Attempt(one.release, ended.ending, ended.ended_seq, answered.answer, answered.answered_seq)
+
+
+def effective_ending(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
+    """Return how an attempt has ended for the campaign, and the seq of the record that ended it; (None, 0) if it is open.
+
+    If the plan requires the vehicle's answer, an acknowledged attempt stays open until the vehicle answers or counts as silent.
+    """
     if not terms.by_answer:
-        return attempt.ending, attempt.ended
+        return attempt.ending, attempt.ended_seq
     if attempt.answer is not None:
-        return ENDING_OF[attempt.answer], attempt.answered
-    if attempt.ending is not Ending.DELIVERED:
-        return attempt.ending, attempt.ended
-    acknowledged_ms = unix_ms_of(attempt.ended)
+        return ENDING_OF[attempt.answer], attempt.answered_seq
+    if attempt.ending is not Ending.DELIVERED:  # without an acknowledgement no answer is awaited
+        return attempt.ending, attempt.ended_seq
+    acknowledged_ms = unix_ms_of(attempt.ended_seq)
     for silence in terms.silences:
         if acknowledged_ms <= silence.before_ms:
             return Ending.SILENT, silence.seq
@@ -146,9 +162,9 @@ def settled(attempt: Attempt, terms: Terms) -> tuple[Ending | None, int]:
 
 def _ending_rank(attempt: Attempt) -> tuple[int, int]:
     """The sort key of reports about one release: the stronger ending counts, and of equal endings the one recorded first."""
-    return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended)
+    return (-1, 0) if attempt.ending is None else (STRENGTH[attempt.ending], -attempt.ended_seq)
 
 
 def _answer_rank(attempt: Attempt) -> tuple[int, int]:
     """The sort key of answers to one release: the stronger answer counts, and of equal answers the one recorded first."""
-    return (-1, 0) if attempt.answer is None else (ANSWER_STRENGTH[attempt.answer], -attempt.answered)
+    return (-1, 0) if attempt.answer is None else (ANSWER_STRENGTH[attempt.answer], -attempt.answered_seq)

@@ -32,7 +32,7 @@ class Campaign(Struct, frozen=True):
     ledger: Ledger = Ledger(Roster())
     tallies: tuple[Mapping[Status, int], ...] = ()  # for each wave, the number of targets by status
     recent: Recent = ()  # the releases that still count for the rate
-    steps: int = 0  # the highest `step` of any release
+    last_step: int = 0  # the highest `step` of any release
     newest: int = 0  # the highest seq of any fact
 
     @property
@@ -54,9 +54,11 @@ class Campaign(Struct, frozen=True):
 
     def settled_by_the_end(self, status: Status) -> Status:
         """Return `status`, except that WAITING becomes CANCELLED in a cancelled campaign and EXPIRED in a completed one."""
-        if status is not Status.WAITING:
-            return status
-        return {Stage.CANCELLED: Status.CANCELLED, Stage.COMPLETED: Status.EXPIRED}.get(self.decided.stage, status)
+        if status is Status.WAITING and self.decided.stage is Stage.CANCELLED:
+            return Status.CANCELLED
+        if status is Status.WAITING and self.decided.stage is Stage.COMPLETED:
+            return Status.EXPIRED
+        return status
 
 
 def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
@@ -76,30 +78,30 @@ def fold(campaign: Campaign, facts: Iterable[Fact]) -> Campaign:
     old_decided = campaign.decided
     decided = _decided(campaign, orders)
     problem, ledger = campaign.problem, campaign.ledger
-    is_redrawn = _membership(decided) != _membership(old_decided)
-    # The roster is drawn before facts are noted, because noting a fact is far faster if its vehicle is in the roster.
+    is_redrawn = _roster_inputs(decided) != _roster_inputs(old_decided)
+    # The roster is drawn before facts are added to the ledger, because that is far faster for vehicles that are in the roster.
     if is_redrawn:
         roster, problem = _roster(decided)
         ledger = ledger.moved_to(roster)
     elif target_facts or decided is not old_decided:
-        ledger = ledger.copy()
+        ledger = ledger.copy()  # it is changed below; that of `campaign` stays as it is
     releases = dict(campaign.releases)
-    steps = campaign.steps
-    new_releases: list[tuple[int, int, int]] = []
+    last_step = campaign.last_step
+    new_releases: list[tuple[int, int, int]] = []  # when (Unix ms), seq, how many targets
     for fact in target_facts:
         if isinstance(fact, Ended):
-            ledger.end(fact)
+            ledger.add_ending(fact)
         elif isinstance(fact, Answered):
-            ledger.answer(fact)
-        elif fact.seq not in releases:
+            ledger.add_answer(fact)
+        elif fact.seq not in releases:  # a release may be read twice, and counts once
             releases[fact.seq] = len(fact.vins)
-            ledger.release(fact)
+            ledger.add_release(fact)
             new_releases.append((fact.at_ms, fact.seq, len(fact.vins)))
-            steps = max(steps, fact.step)
+            last_step = max(last_step, fact.step)
     if ledger is not campaign.ledger:
-        ledger.judge(decided.terms, anew=is_redrawn or decided.terms != old_decided.terms)
+        ledger.update_standings(decided.terms, of_all=is_redrawn or decided.terms != old_decided.terms)
     recent = recent_of(chain(campaign.recent, new_releases))
-    return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, steps, newest)
+    return Campaign(orders, releases, decided, problem, ledger, tuple(ledger.tallies()), recent, last_step, newest)
 
 
 def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
@@ -108,13 +110,15 @@ def _decided(campaign: Campaign, orders: Mapping[int, Command]) -> Decided:
     if not new_orders:
         return campaign.decided
     newest_known = max(campaign.orders, default=0)
-    return decide(new_orders, campaign.decided) if min(new_orders) > newest_known else decide(orders)
+    if min(new_orders) > newest_known:
+        return decide(new_orders, campaign.decided)
+    return decide(orders)
 
 
-def _membership(decided: Decided) -> object:
-    """Return everything on which the roster depends, or None while targets may still be listed.
+def _roster_inputs(decided: Decided) -> object:
+    """Return everything on which the roster depends, to be compared; None while targets may still be listed.
 
-    With None the roster stays undrawn, so that a long list, which is recorded in parts, is drawn only once.
+    As long as it is None, no roster is drawn, so that a long list, which is recorded in parts, is drawn only once.
     """
     if decided.plan is None or (decided.is_proposal and not decided.approved_by):
         return None
@@ -122,13 +126,15 @@ def _membership(decided: Decided) -> object:
 
 
 def _roster(decided: Decided) -> tuple[Roster, str | None]:
-    """Return the roster, and why it could not be drawn (None: no problem).
+    """Draw the roster, and return it with the reason why it could not be drawn, in which case it is empty (None: no problem).
 
-    The roster is empty while targets may still be listed, and if the waves do not fit the list of targets.
+    While targets may still be listed, it is empty too, and there is no problem.
     """
-    if decided.plan is None or _membership(decided) is None:
+    if decided.plan is None or _roster_inputs(decided) is None:
         return Roster(), None
     if not decided.targets:
         return Roster(), "the list of targets is empty"
     members = assign(decided.plan, decided.targets)
-    return (Roster(), members.reason) if isinstance(members, Refused) else (Roster(members), None)
+    if isinstance(members, Refused):
+        return Roster(), members.reason
+    return Roster(members), None

@@ -59,9 +59,9 @@ def forecast(
     plan = campaign.decided.plan
     assert plan is not None
     observations = _weighted(absences_ms)
-    zone_groups = [
-        (wave, "" if plan.window is None else plan.window.zone_of(zone), size) for wave, zone, size in campaign.roster.groups()
-    ]
+    zone_groups: list[tuple[int, str, int]] = []  # wave, zone whose clock counts ("" without a window), number of targets
+    for wave, listed_zone, size in campaign.roster.groups():
+        zone_groups.append((wave, "" if plan.window is None else plan.window.zone_of(listed_zone), size))
     random = np.random.default_rng(seed)
     total = len(campaign.roster)
     max_group_size = max(1, total // QUEUE_PARTS) if plan.away == "queue" else total
@@ -77,12 +77,13 @@ def forecast(
         delivered[percent] = _quantiles([draw.reached_ms(needed) for draw in played])
     ends = [draw.last_ms if draw.delivered == total else plan.ends_ms for draw in played]
     undelivered = sorted(total - draw.delivered for draw in played)
-    return Forecast(delivered, _quantiles(ends), undelivered[draws // 2], draws)
+    median_undelivered = undelivered[draws // 2]
+    return Forecast(delivered, _quantiles(ends), median_undelivered, draws)
 
 
 def _weighted(absences_ms: Sequence[int | None]) -> list[tuple[int | None, float]]:
     """Return the distinct observations, each with its share of all observations."""
-    observations = sorted(absences_ms, key=lambda absence: (absence is None, absence or 0))
+    observations = sorted(absences_ms, key=_none_last)
     if len(observations) > MAX_OBSERVATIONS:
         # Pick the middle of each of MAX_OBSERVATIONS equal parts.
         middles = [(2 * part + 1) * len(observations) // (2 * MAX_OBSERVATIONS) for part in range(MAX_OBSERVATIONS)]
@@ -127,7 +128,11 @@ class _PlayedDraw:
 
 
 def _quantiles(instants: Sequence[int | None]) -> Quantiles:
-    ordered = sorted(instants, key=lambda at_ms: (at_ms is None, at_ms or 0))
+    ordered = sorted(instants, key=_none_last)
     last = len(ordered) - 1
-    p10, p50, p90 = (ordered[min(last, round(share * last))] for share in (0.1, 0.5, 0.9))
-    return Quantiles(p10, p50, p90)
+    return Quantiles(p10=ordered[round(0.1 * last)], p50=ordered[round(0.5 * last)], p90=ordered[round(0.9 * last)])
+
+
+def _none_last(number: int | None) -> tuple[bool, int]:
+    """Return a sort key by which None comes after all numbers."""
+    return number is None, number or 0

@@ -15,7 +15,7 @@ _SETTLED = tuple(status for status in Status if status not in UNSETTLED)
 
 
 class Tripped(Struct, frozen=True):
-    """A rule that stops the campaign, and the counts that tripped it."""
+    """A rule whose limit is exceeded, and the counts that exceed it; for a rule about single waves, with the wave."""
 
     rule: Rule
     counts: Counts
@@ -48,15 +48,20 @@ def tripped(campaign: Campaign, now_ms: int) -> Tripped | None:
     decided = campaign.decided
     assert decided.plan is not None
     for rule in decided.plan.rules:
-        waves = range(decided.wave + 1) if rule.where == "wave" else (None,)
-        for wave in waves:
-            counts = rule_counts(campaign, rule, wave, now_ms)
-            if _is_tripped(rule, counts):
-                return Tripped(rule, counts if wave is None else {**counts, "wave": wave})
+        if rule.where == "wave":
+            for wave in range(decided.wave + 1):
+                counts = rule_counts(campaign, rule, wave, now_ms)
+                if _is_exceeded(rule, counts):
+                    return Tripped(rule, {**counts, "wave": wave})
+        else:
+            counts = rule_counts(campaign, rule, None, now_ms)
+            if _is_exceeded(rule, counts):
+                return Tripped(rule, counts)
     return None
 
 
-def _is_tripped(rule: Rule, counts: Counts) -> bool:
+def _is_exceeded(rule: Rule, counts: Counts) -> bool:
+    """Whether these counts exceed the limit of the rule. A share is compared only if enough targets are known."""
     if isinstance(rule.over, int):
         return counts["count"] > rule.over
     return counts["known"] >= rule.at_least and exceeds(counts["count"], counts["known"], share(rule.over))

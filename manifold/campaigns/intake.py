@@ -11,8 +11,8 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from manifold.campaigns.fold import Campaign
-from manifold.campaigns.objections import asked_sha256, digest, objection
-from manifold.campaigns.proposals import lists
+from manifold.campaigns.objections import digest, objection, sha256_to_approve
+from manifold.campaigns.proposals import target_orders
 from manifold.contracts import campaigns as r
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
@@ -77,9 +77,9 @@ async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declin
     (receipt,) = await publish([order])
     if receipt.status is ReceiptStatus.REFUSED:
         return Declined(Problem.REFUSED, f"the recorder refused it: {receipt.reason}")
-    if receipt.reason:
+    if receipt.reason:  # the order is recorded, but its brake is not set yet
         return Taken(receipt.seq, Effect.NOT_IN_FORCE, receipt.reason)
-    return await _effect_of(order, receipt.seq, read)
+    return await _result_of(order, receipt.seq, read)
 
 
 async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: Read, publish: Publish) -> Taken | Declined:
@@ -103,27 +103,30 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
         known = campaign.decided.targets
         if listed and tuple(listed[: len(known)]) != known:
             return Declined(Problem.UNFIT, "targets: the list on record is another; choose another id, or give the same list")
+        # Once the campaign has started, its list is complete.
         missing = missing[len(known) :] if campaign.decided.is_proposal else ()
-    receipts = await publish([*orders, *lists(proposal.campaign, proposal.by, missing)])
+    orders += target_orders(proposal.campaign, proposal.by, missing)
+    receipts = await publish(orders)
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         return Declined(Problem.REFUSED, f"the recorder refused it: {refused.reason}")
     if recorded is not None:
         return recorded
-    return await _effect_of(proposal, receipts[0].seq, read)
+    proposal_receipt = receipts[0]
+    return await _result_of(proposal, proposal_receipt.seq, read)
 
 
 def _with_reviewed_state(order: r.Command, campaign: Campaign) -> r.Command:
-    """Return the order with a reference to the state that its author has seen.
+    """Return the order with a reference to the state on record, which its author has reviewed.
 
     A resume names the pauses that it ends, and an approval names the plan that it approves. So if another pause or amendment is
-    recorded before the order, the order does not apply to it.
+    recorded before the order, the order does not apply to it. Other orders need no reference.
     """
     match order:
         case r.Resume():
             return replace(order, ends=tuple(sorted(campaign.decided.pauses)))
         case r.Approve(plan_sha256=""):
-            return replace(order, plan_sha256=asked_sha256(campaign.decided, order.wave))
+            return replace(order, plan_sha256=sha256_to_approve(campaign.decided, order.wave))
     return order
 
 
@@ -159,15 +162,16 @@ def _recorded_seq(campaign: Campaign, order: r.Command) -> int | None:
     return None
 
 
-async def _effect_of(order: r.Command, seq: int, read: Read) -> Taken:
-    """Return the effect of the order recorded as `seq`. If the order repeats an earlier one, return the earlier one's effect."""
+async def _result_of(order: r.Command, seq: int, read: Read) -> Taken:
+    """Return the result of the order recorded as `seq`. If the order repeats an earlier one, return the earlier one's result."""
     try:
         campaign = await read(order.campaign)
     except Retryable as exc:
         return Taken(seq, Effect.UNKNOWN, str(exc))
     if campaign is None or seq not in campaign.orders:
         return Taken(seq, Effect.UNKNOWN, "the record does not show it yet")
-    return _result_on_record(campaign, _recorded_seq(campaign, order) or seq)
+    first_seq = _recorded_seq(campaign, order)
+    return _result_on_record(campaign, seq if first_seq is None else first_seq)
 
 
 def _result_on_record(campaign: Campaign, seq: int) -> Taken:

@@ -56,10 +56,11 @@ def read_campaign(catalog: Catalog, campaign: str) -> LakeRecord:
 
 
 def _orders(catalog: Catalog, campaign: str) -> Iterator[Recorded]:
+    """Yield the campaign's orders, without those that this release of Manifold does not know."""
     table = catalog.load_table(CAMPAIGN_EVENTS.identifier)
     for row in table.scan(where(EqualTo, "campaign", campaign), ("seq", "record")).to_arrow().to_pylist():
         command = decode(row["record"])
-        if not isinstance(command, Refused):  # a different release of Manifold may have recorded an order unknown to this one
+        if not isinstance(command, Refused):  # another release of Manifold may have recorded a kind of order that is unknown here
             yield Recorded(row["seq"], command)
 
 
@@ -68,7 +69,7 @@ def _releases(catalog: Catalog, campaign: str) -> Iterator[Released]:
     scan = catalog.load_table(IDS.identifier).scan(where(EqualTo, "campaign", campaign), RELEASE_COLUMNS)
     rows = scan.to_arrow().sort_by([("seq", "ascending"), ("vin", "ascending")])
     for seq, first_row, row_count in _row_ranges(rows["seq"]):
-        (row,) = rows.slice(first_row, 1).to_pylist()
+        (row,) = rows.slice(first_row, 1).to_pylist()  # wave, step and until are the same in all rows of a release
         vins = tuple(rows["vin"].slice(first_row, row_count).to_pylist())
         until_ms = None if row["until"] is None else _unix_ms(row["until"])
         yield Released(seq, row["wave"], row["step"], vins, until_ms)
@@ -111,9 +112,11 @@ def _answers(catalog: Catalog, campaign: str, releases: list[Released]) -> Itera
 def _ended(row: dict[str, Any]) -> Ended:
     """Return the fact of an outcome.
 
-    An entry that was ended in the lake itself has no record, hence no seq: the fact gets the lowest seq of the time of the end.
+    If no recorder recorded the outcome, because the entry was ended in the lake, the fact gets the lowest seq of that instant.
     """
-    seq = row["recorded_seq"] if row["recorded_seq"] is not None else seq_of(_unix_ms(row["ended_at"]), 0, 0)
+    seq = row["recorded_seq"]
+    if seq is None:
+        seq = seq_of(_unix_ms(row["ended_at"]), 0, 0)
     return Ended(seq, row["vin"], row["seq"], Ending(row["outcome"]))
 
 

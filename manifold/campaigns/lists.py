@@ -45,7 +45,8 @@ def read_absences(path: Path) -> list[int | None] | Refused:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        return Refused(f"cannot read {path} ({getattr(exc, 'strerror', None) or exc}); name a text file that exists")
+        reason = getattr(exc, "strerror", None) or exc  # an error of the operating system has a short text without the path
+        return Refused(f"cannot read {path} ({reason}); name a text file that exists")
     absences: list[int | None] = []
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -73,5 +74,10 @@ def _columns(path: Path) -> list[list[str | None]] | Refused:
         table = pyarrow.parquet.ParquetFile(content).read(use_threads=False)
     if "vin" not in table.column_names:
         return Refused(f"{path} has the columns {', '.join(table.column_names) or 'none'}; {_REMEDY}")
-    empty: list[str | None] = [None] * len(table)
-    return [table[name].cast(pa.string()).to_pylist() if name in table.column_names else empty for name in COLUMNS]
+    columns: list[list[str | None]] = []
+    for name in COLUMNS:
+        if name in table.column_names:
+            columns.append(table[name].cast(pa.string()).to_pylist())
+        else:
+            columns.append([None] * len(table))
+    return columns

@@ -54,7 +54,7 @@ class Roster:
 
     def vins_of(self, wave: int) -> Sequence[str]:
         """The VINs of a wave, in the order of the draw."""
-        first, next_first = np.searchsorted(self.waves, [wave, wave + 1])
+        first, next_first = np.searchsorted(self.waves, [wave, wave + 1])  # targets are numbered by wave
         return self.vins[first:next_first]
 
     def numbers(self, vins: Iterable[str]) -> Numbers:
@@ -64,7 +64,8 @@ class Roster:
 
     def groups(self) -> Iterator[tuple[int, str | None, int]]:
         """Yield each wave and zone that occur together, with the number of their targets."""
-        zone_count = max(1, len(self.zone_names))
+        zone_count = max(1, len(self.zone_names))  # an empty roster has no zone, and 0 is no divisor
+        # Each pair of a wave and a zone becomes one number, because that is what `np.unique` counts.
         keys, sizes = np.unique(self.waves * zone_count + self.zones, return_counts=True)
         for key, size in zip(keys.tolist(), sizes.tolist(), strict=True):
             wave, zone_code = divmod(key, zone_count)
@@ -93,20 +94,21 @@ def assign(plan: Plan, listed: Iterable[Target]) -> Members | Refused:
         for vin in wave.vins:
             targets.setdefault(vin, Target(vin))
             named[vin] = min(index, named.get(vin, index))
-    drawn = _drawn(plan.campaign, list(targets.values()))
+    drawn = _in_draw_order(plan.campaign, list(targets.values()))
     members: list[list[Target]] = [[] for _ in plan.waves]
-    for target in drawn if named else ():
-        if target.vin in named:
-            members[named[target.vin]].append(target)
+    if named:  # a list may be long, and most plans name no targets
+        for target in drawn:
+            if target.vin in named:
+                members[named[target.vin]].append(target)
     unnamed = (target for target in drawn if target.vin not in named)
     for index, wave in enumerate(plan.waves):
-        members[index] += islice(unnamed, _drawn_count(wave.size, len(targets)))
+        members[index] += islice(unnamed, _drawn_count(wave.size, len(targets)))  # the next targets, after those of earlier waves
         if not members[index]:
             return Refused(f"waves[{index}].size {shown(wave.size)}: no target is left for this wave; make it or others smaller")
     return tuple(map(tuple, members))
 
 
-def _drawn(campaign: str, targets: Sequence[Target]) -> list[Target]:
+def _in_draw_order(campaign: str, targets: Sequence[Target]) -> list[Target]:
     """Return the targets, sorted by the SHA-256 digests of campaign and VIN. Digests are compared as bytes."""
     prefix = campaign.encode() + b"\0"
     digests = b"".join([hashlib.sha256(prefix + target.vin.encode()).digest() for target in targets])

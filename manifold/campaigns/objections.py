@@ -47,13 +47,14 @@ def objection(decided: Decided, order: r.Command) -> str | None:
     if order.by.startswith(r.CAMPAIGNER) and order.epoch < decided.epoch:
         return f"epoch {order.epoch}: another campaigner has taken over with epoch {decided.epoch}"
     excluded_types = _NOT_WHILE_PAUSED if decided.stage is S.PAUSED else _ONLY_WHILE_PAUSED
-    if isinstance(order, excluded_types) or decided.unpaused_stage not in _STAGES_OF[type(order)]:
+    fits_stage = decided.unpaused_stage in _STAGES_OF[type(order)]
+    if isinstance(order, excluded_types) or not fits_stage:
         return f"the campaign is {decided.stage}, because {decided.because}"
     return _objection_by_type(decided, order)
 
 
 def _objection_by_type(decided: Decided, order: r.Command) -> str | None:
-    """Return why an order that fits the stage has no effect, by the rules of its type; None if it has an effect."""
+    """Return why an order that fits the stage has no effect, by the rules for its kind; None if it has an effect."""
     match order:
         case r.Propose(plan=document, campaign=campaign):
             plan = plan_of(document)
@@ -68,10 +69,10 @@ def _objection_by_type(decided: Decided, order: r.Command) -> str | None:
             assert decided.plan is not None
             plan = plan_of(document)
             return plan.reason if isinstance(plan, Refused) else refusal(decided.plan, plan, decided.wave, decided.targets)
-        case r.Approve(plan_sha256=approved) if approved and approved != asked_sha256(decided, order.wave):
+        case r.Approve(plan_sha256=approved) if approved and approved != sha256_to_approve(decided, order.wave):
             return f"plan_sha256 {approved[:12]}…: the plan was amended, look at it again"
         case r.Approve(wave=None):
-            return _objection_to_approval(decided, order.person)
+            return _objection_to_plan_approval(decided, order.person)
         case r.Approve(wave=int(wave)) | r.Hold(wave=wave) | r.Unhold(wave=wave):
             return _objection_to_wave(decided, wave)
         case r.Pass(wave=wave):
@@ -85,15 +86,15 @@ def _objection_by_type(decided: Decided, order: r.Command) -> str | None:
             latest_ms = decided.silences[-1].before_ms if decided.silences else 0
             return None if before_ms > latest_ms else f"before_ms {before_ms}: silence up to {latest_ms} is on record"
         case r.Resume(accept=accept):
-            unknown_pauses = decided.pauses - set(order.ends)
-            if order.ends and unknown_pauses:
-                return f"the campaign was paused again, by {max(unknown_pauses)}; look at it again"
+            later_pauses = decided.pauses - set(order.ends)
+            if order.ends and later_pauses:  # without `ends`, it ends all pauses
+                return f"the campaign was paused again, by {max(later_pauses)}; look at it again"
             missing = sorted(decided.tripped - set(accept))
             return f"accept lacks {', '.join(missing)}; name the rules that tripped" if missing else None
-    return None
+    return None  # the other kinds have no further rules
 
 
-def asked_sha256(decided: Decided, wave: int | None) -> str:
+def sha256_to_approve(decided: Decided, wave: int | None) -> str:
     """Return the SHA-256 of the plan that an approval is about.
 
     An approval without `wave` is about the amendment, if one waits for approval. Every other approval is about the plan in force.
@@ -103,8 +104,8 @@ def asked_sha256(decided: Decided, wave: int | None) -> str:
     return decided.plan_sha256
 
 
-def _objection_to_approval(decided: Decided, person: str) -> str | None:
-    """Return why this person cannot approve the amendment that waits, or else the proposed plan; None if they can."""
+def _objection_to_plan_approval(decided: Decided, person: str) -> str | None:
+    """Return why this person cannot approve the amendment that waits, or the proposed plan if none waits; None if they can."""
     assert decided.plan is not None
     amendment = decided.amendment
     if not decided.is_listed:
@@ -114,7 +115,10 @@ def _objection_to_approval(decided: Decided, person: str) -> str | None:
     authors = decided.authors if amendment is None else decided.authors | {amendment.by}
     if decided.plan.approve.not_the_author and person in authors:
         return f"{person} is the author; another person has to approve"
-    return None if amendment is None else refusal(decided.plan, amendment.plan, decided.wave, decided.targets)
+    if amendment is None:
+        return None
+    # Since the amendment was recorded, another wave may have opened, so it is checked again.
+    return refusal(decided.plan, amendment.plan, decided.wave, decided.targets)
 
 
 def _objection_to_wave(decided: Decided, wave: int) -> str | None:

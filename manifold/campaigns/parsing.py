@@ -63,13 +63,13 @@ def _reason(error: str, document: Any) -> str:
         if kind == "missing required":
             return f"{field_path} is missing; every {path or 'plan'} needs it"
         return f"{field_path} {shown(_value(document, field_path))} is not a field of a plan; remove it or correct its name"
-    # The classes of a plan raise ValueError("<field>: <remedy>"), whose path ends before the field.
+    # The classes of a plan raise ValueError("<field>: <remedy>"). The path in such an error is that of the object with the field.
     field, colon, remedy = problem.partition(": ")
     if colon and " " not in field:
         path, problem = f"{path}.{field}".strip("."), remedy
     elif problem.startswith("Invalid enum value"):
-        last_name = [name for name, _ in _PATH_STEP.findall(path) if name][-1]
-        problem = f"must be one of {', '.join(get_args(_ALLOWED_WORDS[last_name]))}"
+        field_names = [name for name, _ in _PATH_STEP.findall(path) if name]
+        problem = f"must be one of {', '.join(get_args(_ALLOWED_WORDS[field_names[-1]]))}"
     lower_case_problem = problem[:1].lower() + problem[1:]
     return f"{path or 'plan'} {shown(_value(document, path))}: {lower_case_problem}"
 
@@ -77,7 +77,7 @@ def _reason(error: str, document: Any) -> str:
 def _value(document: Any, path: str) -> Any:
     """Return the value at a path such as `waves[0].size`, or None if the document has no such path."""
     value = document
-    for name, index in _PATH_STEP.findall(path):
+    for name, index in _PATH_STEP.findall(path):  # one of the two is empty
         try:
             value = value[name or int(index)]
         except (KeyError, IndexError, TypeError):

@@ -50,7 +50,8 @@ class Targets(Struct, frozen=True, forbid_unknown_fields=True):
         sources = [name for name in ("vins", "file", "data", "batch", "campaign") if getattr(self, name) is not None]
         if len(sources) != 1:
             raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
-        if bool(self.ended) != (sources[0] in ("batch", "campaign")):
+        needs_ended = sources[0] in ("batch", "campaign")
+        if needs_ended != bool(self.ended):
             raise ValueError("ended: belongs to batch or campaign; list there the outcomes to take, such as failed, expired")
         allowed = tuple(Outcome) if self.batch is not None else STATUSES
         for index, outcome in enumerate(self.ended):
@@ -98,12 +99,15 @@ class Wave(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"name: must be 1 to {MAX_NAME} characters; it is what people read in reports")
         if self.vins:
             _check_vins(self.vins)
-        if (self.size is None) != bool(self.vins):
+        has_size, has_vins = self.size is not None, bool(self.vins)
+        if has_size == has_vins:
             raise ValueError('size: give either vins or a size, such as 500, "1%" or "rest"')
         if isinstance(self.size, int) and self.size < 1:
             raise ValueError('size: must be at least 1 vehicle, a share such as "1%", or "rest"')
-        if isinstance(self.size, str) and self.size != REST and checked("size", quantities.share, self.size) == 0:
-            raise ValueError('size: must be more than "0%"; a wave of none opens nothing')
+        if isinstance(self.size, str) and self.size != REST:
+            share = checked("size", quantities.share, self.size)
+            if share == 0:
+                raise ValueError('size: must be more than "0%"; a wave of none opens nothing')
 
 
 class Rate(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):
@@ -227,9 +231,10 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check_vins(vins: tuple[str, ...]) -> None:
+    """Raise `ValueError` if this is not a list of distinct VINs that a plan may contain."""
     if not 1 <= len(vins) <= MAX_INLINE_VINS:
         raise ValueError(f"vins: must be 1 to {MAX_INLINE_VINS} VINs; name a file for more")
-    if not are_vins(vins):
+    if not are_vins(vins):  # faster than to check them one by one
         bad_index = next(index for index, vin in enumerate(vins) if not is_vin(vin))
         raise ValueError(f"vins[{bad_index}]: must be 1 to {MAX_VIN} {NAME_RULE}")
     if len(set(vins)) < len(vins):

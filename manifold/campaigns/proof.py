@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from manifold.campaigns.facts import Fact, Recorded, Released
+from manifold.campaigns.facts import Fact, Recorded, Released, identity
 from manifold.campaigns.falsifications import Falsification, Sent
 from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.rate import MINUTE_MS
@@ -19,10 +19,11 @@ MAX_LISTED_VINS = 1000  # in one list of a report
 
 def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
     """Return the proof of a campaign as JSON values. Equal sets of facts give equal reports."""
-    distinct = {(fact.seq, getattr(fact, "vin", "")): fact for fact in facts}
+    distinct = {identity(fact): fact for fact in facts}
     ordered = [distinct[key] for key in sorted(distinct)]
     campaign = fold(Campaign(), ordered)
     decided = campaign.decided
+    ignored = dict(decided.ignored)
     releases = [fact for fact in ordered if isinstance(fact, Released)]
     releases_of_vin = Counter(vin for release in releases for vin in release.vins)
     vins_with_several = sorted(vin for vin, number in releases_of_vin.items() if number > 1)
@@ -40,7 +41,7 @@ def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
         "targets": len(campaign.roster),
         "waves": wave_counts(campaign),
         "orders": [
-            order_summary(fact.seq, fact.command, dict(decided.ignored))
+            order_summary(fact.seq, fact.command, ignored)
             for fact in ordered
             if isinstance(fact, Recorded) and not isinstance(fact.command, r.AddTargets)
         ],
@@ -63,14 +64,14 @@ def encode(proof: dict[str, Any]) -> bytes:
 def most_in_a_minute(releases: Sequence[Released]) -> int:
     """Return the largest number of vehicles that were released in any 60 s. `releases` are sorted by time."""
     largest = 0
-    in_window = 0  # vehicles released in the 60 s that end with the current release
+    in_minute = 0  # vehicles released in the 60 s that end with the current release
     first = 0  # index of the first release in these 60 s
     for release in releases:
-        in_window += len(release.vins)
+        in_minute += len(release.vins)
         while releases[first].at_ms <= release.at_ms - MINUTE_MS:
-            in_window -= len(releases[first].vins)
+            in_minute -= len(releases[first].vins)
             first += 1
-        largest = max(largest, in_window)
+        largest = max(largest, in_minute)
     return largest
 
 
@@ -80,7 +81,7 @@ def wave_counts(campaign: Campaign) -> list[dict[str, Any]]:
     if plan is None:
         return []
     waves = []
-    for wave, tally in zip(plan.waves, campaign.tallies, strict=False):
+    for wave, tally in zip(plan.waves, campaign.tallies, strict=False):  # without frozen targets there are no tallies
         states = Counter[str]()
         for status, number in tally.items():
             if number:

@@ -71,7 +71,7 @@ def data_refusal(plan: Plan, size: int | None, largest_packet: int, topic_prefix
     return None
 
 
-def lists(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddTargets]:
+def target_orders(campaign: str, by: str, listed: Sequence[r.Target]) -> Iterator[r.AddTargets]:
     """Yield the orders that record a list of targets, with at most `MAX_TARGETS` targets each."""
     for start in range(0, len(listed), r.MAX_TARGETS):
         end = start + r.MAX_TARGETS

@@ -20,13 +20,12 @@ def share(text: str) -> int:
         ValueError: `text` is not a share from 0% to 100%.
     """
     match = _SHARE.fullmatch(text)
-    basis_points = -1
     if match is not None:
         per_cent, decimals = match.groups(default="")
         basis_points = int(per_cent) * 100 + int(decimals.ljust(2, "0"))
-    if not 0 <= basis_points <= BASIS_POINTS:
-        raise ValueError('must be a share from "0%" to "100%", with at most two decimals, such as "2.5%"')
-    return basis_points
+        if basis_points <= BASIS_POINTS:
+            return basis_points
+    raise ValueError('must be a share from "0%" to "100%", with at most two decimals, such as "2.5%"')
 
 
 def duration_ms(text: str) -> int:
@@ -47,24 +46,23 @@ def instant_ms(text: str) -> int:
     Raises:
         ValueError: `text` is not such an instant, or is before 1970 or after `LATEST_MS`.
     """
-    unix_ms = -1
     with suppress(ValueError):
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is not None:
             unix_ms = int(instant.timestamp() * 1000)
-    # In a zone far from UTC, even a valid date may be an instant that a UTC date cannot represent.
-    if not 0 <= unix_ms <= LATEST_MS:
-        raise ValueError("must be an ISO 8601 instant with its zone, such as 2026-12-01T06:00:00Z")
-    return unix_ms
+            # In a zone far from UTC, even a valid date may be an instant that a UTC date cannot represent.
+            if 0 <= unix_ms <= LATEST_MS:
+                return unix_ms
+    raise ValueError("must be an ISO 8601 instant with its zone, such as 2026-12-01T06:00:00Z")
 
 
 def reaches(part: int, whole: int, at_least: int) -> bool:
-    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent. If `whole` is 0, it is."""
+    """Whether `part` of `whole` is at least the share `at_least`, in hundredths of a per cent; always if `whole` is 0."""
     return part * BASIS_POINTS >= at_least * whole
 
 
 def exceeds(part: int, whole: int, limit: int) -> bool:
-    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent. If `whole` is 0, it is not."""
+    """Whether `part` of `whole` is more than the share `limit`, in hundredths of a per cent; never if `whole` is 0."""
     return part * BASIS_POINTS > limit * whole
 
 

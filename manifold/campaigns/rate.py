@@ -19,13 +19,17 @@ def recent_of(releases: Iterable[tuple[int, int, int]]) -> Recent:
     return tuple(release for release in distinct if release[0] > newest_ms - KEPT_MS)
 
 
+def released_in_minute(recent: Recent, now_ms: int) -> int:
+    """Return how many targets were released in the 60 s before `now_ms`."""
+    return sum(number for at_ms, _, number in recent if at_ms > now_ms - MINUTE_MS)
+
+
 def allowance(recent: Recent, per_minute: int, now_ms: int) -> int:
     """Return how many targets may be released at `now_ms`, at a rate of `per_minute` targets in any 60 s."""
-    released = sum(number for at_ms, _, number in recent if at_ms > now_ms - MINUTE_MS)
-    return max(0, per_minute - released)
+    return max(0, per_minute - released_in_minute(recent, now_ms))
 
 
 def next_allowance_ms(recent: Recent, now_ms: int) -> int:
     """Return when the oldest release of the last minute stops counting (Unix ms); `now_ms` if that minute has no release."""
-    counting = (at_ms for at_ms, _, _ in recent if at_ms > now_ms - MINUTE_MS)
-    return min((at_ms + MINUTE_MS for at_ms in counting), default=now_ms)
+    counting = [at_ms for at_ms, _, _ in recent if at_ms > now_ms - MINUTE_MS]
+    return min(counting) + MINUTE_MS if counting else now_ms

@@ -109,22 +109,30 @@ class Simulation:
 
         Return when to look for effects again (Unix ms), or None if time alone cannot change anything.
         """
+        self._update_connected()
+        while self.campaign.decided.stage not in STOPPED:
+            facts: list[Fact] = []
+            wake_ms: int | None = None
+            for effect in step(self.campaign, self.now_ms, self._connected, self.policy):
+                facts += self._execute(effect)
+                if isinstance(effect, Wake):
+                    wake_ms = effect.at_ms
+            if not facts:
+                return wake_ms
+            self._fold(facts)
+        return None
+
+    def _update_connected(self) -> None:
+        """Apply the connects and disconnects up to now."""
         while self._connection_changes and self._connection_changes[-1][0] <= self.now_ms:
             _, connects, vin = self._connection_changes.pop()
             if connects:
                 self._connected.add(vin)
             else:
                 self._connected.discard(vin)
-        while self.campaign.decided.stage not in STOPPED:
-            effects = step(self.campaign, self.now_ms, self._connected, self.policy)
-            facts = [fact for effect in effects for fact in self._execute(effect)]
-            if not facts:
-                return next((effect.at_ms for effect in effects if isinstance(effect, Wake)), None)
-            self._fold(facts)
-        return None
 
     def _execute(self, effect: Effect) -> Iterator[Fact]:
-        """Yield the facts that an effect causes at once, and schedule the responses of the vehicles."""
+        """Yield the facts that an effect causes at once, and schedule the responses of the vehicles. A wake causes none."""
         match effect:
             case Decide(command):
                 yield Recorded(self._seqs.next(), command)
@@ -138,6 +146,7 @@ class Simulation:
                         self._schedule(connects_ms + self.fleet.ack_ms, vin, released.seq, self.fleet.ending(vin))
                     elif until_ms is not None:
                         self._schedule(until_ms, vin, released.seq, Ending.WITHDRAWN)
+                    # Without a window, the entry of a vehicle that never connects stays in its queue.
                 yield released
 
     def _approvals(self, hold: r.Hold) -> Iterator[Fact]:
@@ -155,11 +164,13 @@ class Simulation:
                 yield Answered(self._seqs.next(), vin, release, response)
                 continue
             answer = self.fleet.answers.get(vin, Answer.DONE)
-            if response is Ending.DELIVERED and self.campaign.decided.terms.by_answer and answer is not None:
+            requires_answer = self.campaign.decided.terms.by_answer
+            if response is Ending.DELIVERED and requires_answer and answer is not None:
                 self._schedule(at_ms + self.fleet.answer_ms, vin, release, answer)
             yield Ended(self._seqs.next(), vin, release, response)
 
     def _schedule(self, at_ms: int, vin: str, release: int, response: Ending | Answer) -> None:
+        """Let a vehicle respond to a release at `at_ms` (Unix ms)."""
         heapq.heappush(self._responses, (at_ms, next(self._event_numbers), vin, release, response))
 
     def _fold(self, facts: Iterable[Fact]) -> None:
@@ -209,9 +220,10 @@ def _simulate_approval(
     listed = targets or ()
     for start in range(0, len(listed), r.MAX_TARGETS):
         simulation.order(r.AddTargets(name, "author", targets=tuple(listed[start : start + r.MAX_TARGETS])))
-    plan = simulation.campaign.decided.plan
-    for _, reason in simulation.campaign.decided.ignored:
-        return Refused(reason)
+    plan, ignored = simulation.campaign.decided.plan, simulation.campaign.decided.ignored
+    if ignored:
+        _, first_reason = ignored[0]
+        return Refused(first_reason)
     if plan is None:
         return Refused("nothing is proposed")
     if plan.ends_ms <= now_ms:

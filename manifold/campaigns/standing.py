@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from manifold.campaigns.facts import SUCCESSES, Attempt, Ending, Terms, settled
+from manifold.campaigns.facts import SUCCESSES, Attempt, Ending, Terms, effective_ending
 from manifold.campaigns.quantities import duration_ms
 from manifold.contracts.seq import unix_ms_of
 
@@ -51,7 +51,7 @@ def standing(attempts: Sequence[Attempt], terms: Terms) -> Standing:
       try again has reset the number of retries.
     - Otherwise the target has settled with that ending.
     """
-    endings = [settled(attempt, terms) for attempt in attempts]
+    endings = [effective_ending(attempt, terms) for attempt in attempts]
     for ending, seq in reversed(endings):
         if ending in SUCCESSES:
             return Standing(Status(str(ending)), seq)
@@ -61,15 +61,15 @@ def standing(attempts: Sequence[Attempt], terms: Terms) -> Standing:
     last_ending, ended_seq = endings[-1]
     assert last_ending is not None
     again_seqs = [order.seq for order in terms.again if last_ending in order.endings]
-    newest_again = max((seq for seq in again_seqs if seq > ended_seq), default=0)
-    if newest_again:
-        return Standing(Status.WAITING, newest_again)
+    later_again_seqs = [seq for seq in again_seqs if seq > ended_seq]
+    if later_again_seqs:
+        return Standing(Status.WAITING, max(later_again_seqs))
     if last_ending is Ending.WITHDRAWN:
         return Standing(Status.WAITING, ended_seq)
     if terms.retry is not None and terms.retry.tries_again(last_ending):
-        reset_seq = max((seq for seq in again_seqs if seq < ended_seq), default=0)
+        reset_seq = max((seq for seq in again_seqs if seq < ended_seq), default=0)  # 0: no order has reset the count
         failures = sum(ending in terms.retry.on and seq > reset_seq for ending, seq in endings)
-        if failures <= terms.retry.times:
+        if failures <= terms.retry.times:  # every failure but the first was that of a retry
             retry_ms = unix_ms_of(ended_seq) + duration_ms(terms.retry.after)
             return Standing(Status.WAITING, ended_seq, retry_ms)
     return Standing(Status(str(last_ending)), ended_seq)

@@ -57,10 +57,10 @@ Effect = Release | Decide | Wake
 _REACTIONS: dict[str, type[r.Pause | r.Cancel | r.Note]] = {"pause": r.Pause, "cancel": r.Cancel, "alert": r.Note}
 
 
-def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy) -> list[Effect]:
+def step(campaign: Campaign, now_ms: int, connected: Collection[str], policy: Policy) -> list[Effect]:
     """Return the effects that are due at `now_ms` (Unix ms).
 
-    `here` are the VINs of connected vehicles; those that are not targets are ignored.
+    `connected` are the VINs of connected vehicles; those that are not targets are ignored.
     """
     plan = campaign.decided.plan
     if plan is None:
@@ -68,18 +68,20 @@ def step(campaign: Campaign, now_ms: int, here: Collection[str], policy: Policy)
     decision = _decision(campaign, plan, now_ms, policy)
     if decision is not None:
         return [Decide(decision)]
+    effects: list[Effect] = []
     wakes = _deadlines(campaign, plan)
-    releases: list[Release] = []
     if campaign.decided.stage in RELEASING:
-        present = None if plan.away == "queue" else here
-        ready = _ready(campaign, plan, now_ms, present, policy)
+        releasable_vins = None if plan.away == "queue" else connected  # None: all targets
+        ready = _ready(campaign, plan, now_ms, releasable_vins, policy)
         allowed = _allowed(campaign, plan, now_ms)
-        releases = _releases(campaign, ready, allowed, policy)
+        effects += _releases(campaign, ready, allowed, policy)
         wakes += ready.wakes
         if len(ready.numbers) > allowed:
             wakes.append(next_allowance_ms(campaign.recent, now_ms))
     future_wakes = [at_ms for at_ms in wakes if at_ms > now_ms]
-    return [*releases, Wake(min(future_wakes))] if future_wakes else list(releases)
+    if future_wakes:
+        effects.append(Wake(min(future_wakes)))
+    return effects
 
 
 def candidates(campaign: Campaign, now_ms: int, policy: Policy) -> tuple[list[str], int]:
@@ -105,45 +107,47 @@ def _allowed(campaign: Campaign, plan: Plan, now_ms: int) -> int:
 
 
 def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.Command | None:
-    """Return the order that the campaigner has to publish now, or None if none is due."""
+    """Return the order that the campaigner has to publish now, or None. If several are due, the first in this function counts."""
     decided = campaign.decided
-    author: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
+    common: dict[str, Any] = {"campaign": plan.campaign, "by": policy.by, "epoch": policy.epoch, "seen": campaign.newest}
     if decided.stage is Stage.PROPOSED:
         may_start = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
-        return r.Start(**author) if may_start else None
+        return r.Start(**common) if may_start else None
+    # The end of the plan and silent vehicles are recorded while the campaign is paused, too.
     if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
-        return r.Complete(**author, because="ends", counts=totals(campaign))
+        return r.Complete(**common, because="ends", counts=totals(campaign))
     silence_due_ms = _silence_due_ms(campaign, plan)
     if silence_due_ms is not None and now_ms >= silence_due_ms:
-        return r.Silent(**author, before_ms=now_ms - plan.success.within_ms)
+        return r.Silent(**common, before_ms=now_ms - plan.success.within_ms)
     if decided.stage not in RELEASING:
         return None
     tripped = gates.tripped(campaign, now_ms)
     if tripped is not None:
-        return _REACTIONS[tripped.rule.then](**author, rule=tripped.rule.name, counts=tripped.counts)
+        return _REACTIONS[tripped.rule.then](**common, rule=tripped.rule.name, counts=tripped.counts)
     if not campaign.total(*UNSETTLED):
-        return r.Complete(**author, because="settled", counts=totals(campaign))
+        return r.Complete(**common, because="settled", counts=totals(campaign))
     if decided.wave + 1 == len(plan.waves):  # the last wave is open, so there is no gate to pass
         return None
-    return _gate_decision(campaign, plan.waves[decided.wave], now_ms, author)
+    return _gate_decision(campaign, plan.waves[decided.wave], now_ms, common)
 
 
-def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, author: dict[str, Any]) -> r.Command | None:
+def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, common: dict[str, Any]) -> r.Command | None:
     """Return the order about the gate of the open wave, or None if none is due.
 
     While its conditions are met, a gate is put on hold until its soak is over and enough people have approved; then it passes. If
     the conditions are no longer met, this hold ends. A gate whose conditions are not met within its patience is put on hold, too,
-    because of "patience".
+    because of "patience". `common` are the fields that all orders of the campaigner have.
     """
     decided, gate = campaign.decided, wave.gate
     counts = gates.counts_of(campaign, decided.wave)
-    fields: dict[str, Any] = {**author, "wave": decided.wave, "counts": counts}
+    fields: dict[str, Any] = {**common, "wave": decided.wave, "counts": counts}
     is_soaking = decided.held_because == "gate"
     if not gates.is_met(gate, counts):
         if is_soaking:
             return r.Unhold(**fields)
         is_late = gate.patience is not None and now_ms >= decided.opened_ms + duration_ms(gate.patience)
-        return r.Hold(**fields, because="patience") if is_late and not decided.held_because else None
+        is_held_already = bool(decided.held_because)
+        return r.Hold(**fields, because="patience") if is_late and not is_held_already else None
     met_since_ms = decided.held_ms if is_soaking else now_ms
     is_soaked = now_ms >= met_since_ms + duration_ms(gate.soak)
     if is_soaked and len(decided.passed_by) >= gate.approve:
@@ -169,67 +173,77 @@ def _silence_due_ms(campaign: Campaign, plan: Plan) -> int | None:
 def _deadlines(campaign: Campaign, plan: Plan) -> list[int]:
     """Return the instants (Unix ms) at which a decision may be due by time alone. They may be in the past."""
     decided = campaign.decided
+    if decided.stage is Stage.PROPOSED:
+        return [plan.starts_ms] if decided.is_approved else []
+    if decided.unpaused_stage not in RELEASING:  # it is over, or it is a paused proposal, which only people can resume
+        return []
+    deadlines = [plan.ends_ms]
     silence_due_ms = _silence_due_ms(campaign, plan)
-    silence = [] if silence_due_ms is None else [silence_due_ms]
-    match decided.stage:
-        case Stage.PROPOSED:
-            return [plan.starts_ms] if decided.is_approved else []
-        case Stage.PAUSED:  # a paused proposal has no deadline, because only people can resume it
-            return [] if decided.is_proposal else [plan.ends_ms, *silence]
-        case Stage.RUNNING | Stage.HELD:
-            gate = plan.waves[decided.wave].gate
-            soak = [decided.held_ms + duration_ms(gate.soak)] if decided.held_because == "gate" else []
-            patience = [] if gate.patience is None else [decided.opened_ms + duration_ms(gate.patience)]
-            return [plan.ends_ms, *soak, *patience, *silence]
-    return []
+    if silence_due_ms is not None:
+        deadlines.append(silence_due_ms)
+    if decided.stage in RELEASING:
+        gate = plan.waves[decided.wave].gate
+        if decided.held_because == "gate":
+            deadlines.append(decided.held_ms + duration_ms(gate.soak))
+        if gate.patience is not None:
+            deadlines.append(decided.opened_ms + duration_ms(gate.patience))
+    return deadlines
+
+
+# Values of an array of window ends that are no instants.
+_NO_WINDOW = -1  # the plan has no window
+_CLOSED = 0  # nothing may be released now
 
 
 class _Ready(NamedTuple):
     """The targets that may be released now, and when more targets may become ready."""
 
     numbers: Numbers  # target numbers in the order of release: those that have waited longest first, then by wave and draw
-    until_ms: Numbers  # for each of these targets, when its window ends (Unix ms); -1 if the plan has no window
+    until_ms: Numbers  # for each of these targets, when its window ends (Unix ms), or `_NO_WINDOW`
     wakes: list[int]  # the instants (Unix ms) at which more targets may become ready
 
 
-def _ready(campaign: Campaign, plan: Plan, now_ms: int, present: Collection[str] | None, policy: Policy) -> _Ready:
-    """Return which of the vehicles `present` may be released at `now_ms`; with None, which of all targets may be released."""
+def _ready(campaign: Campaign, plan: Plan, now_ms: int, vins: Collection[str] | None, policy: Policy) -> _Ready:
+    """Return which of the targets among `vins` may be released at `now_ms`; with None, which of all targets may be released."""
     roster, ledger = campaign.roster, campaign.ledger
-    numbers = np.arange(len(roster)) if present is None else roster.numbers(present)
-    numbers = numbers[(ledger.status[numbers] == WAITING) & (roster.waves[numbers] <= campaign.decided.wave)]
+    numbers = np.arange(len(roster)) if vins is None else roster.numbers(vins)
+    is_waiting = ledger.status[numbers] == WAITING
+    is_in_open_wave = roster.waves[numbers] <= campaign.decided.wave
+    numbers = numbers[is_waiting & is_in_open_wave]
     wakes: list[int] = []
     is_early = ledger.not_before_ms[numbers] > now_ms
     if is_early.any():
         wakes.append(int(ledger.not_before_ms[numbers[is_early]].min()))
     numbers = numbers[~is_early]
-    until_ms = np.full(len(numbers), -1, np.int64)
+    until_ms = np.full(len(numbers), _NO_WINDOW, np.int64)
     if plan.window is not None:
-        zone_ends, window_changes = _window_ends(campaign, plan.window, now_ms, numbers, policy)
+        ends_by_zone, window_changes = _window_ends(campaign, plan.window, now_ms, numbers, policy)
         wakes += window_changes
-        until_ms = zone_ends[roster.zones[numbers]]
-        is_open = until_ms > 0
+        until_ms = ends_by_zone[roster.zones[numbers]]
+        is_open = until_ms != _CLOSED
         numbers, until_ms = numbers[is_open], until_ms[is_open]
     order = np.argsort(ledger.since[numbers], kind="stable")
     return _Ready(numbers[order], until_ms[order], wakes)
 
 
 def _window_ends(campaign: Campaign, window: Window, now_ms: int, numbers: Numbers, policy: Policy) -> tuple[Numbers, list[int]]:
-    """Return by zone code when the window ends (Unix ms), and the instants at which a window opens or ends next.
+    """Return when the present window of each zone ends (Unix ms), and the instants at which a window opens or ends next.
 
-    The end is 0 if the window is closed or ends before a release could be acknowledged, and for zones without any of the targets
-    `numbers`.
+    The ends are in the order of `Roster.zone_names`. An end is `_CLOSED` if the window is closed, if it ends before a release
+    could be acknowledged, or if none of the targets `numbers` is listed with the zone.
     """
     roster = campaign.roster
-    zone_ends = np.zeros(len(roster.zone_names), np.int64)
-    spans: dict[str, Span] = {}
-    for code in np.unique(roster.zones[numbers]).tolist():
-        zone = window.zone_of(roster.zone_names[code])
+    ends_by_zone = np.full(len(roster.zone_names), _CLOSED, np.int64)
+    spans: dict[str, Span] = {}  # by the zone whose clock counts, which may be the same for several listed zones
+    for zone_code in np.unique(roster.zones[numbers]).tolist():
+        listed_zone = roster.zone_names[zone_code]
+        zone = window.zone_of(listed_zone)
         if zone not in spans:
             spans[zone] = span_at(window, zone, now_ms)
         span = spans[zone]
         if span.is_open and span.until_ms - now_ms >= policy.ack_deadline_ms:
-            zone_ends[code] = span.until_ms
-    return zone_ends, [span.until_ms for span in spans.values()]
+            ends_by_zone[zone_code] = span.until_ms
+    return ends_by_zone, [span.until_ms for span in spans.values()]
 
 
 def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -> list[Release]:
@@ -247,12 +261,13 @@ def _releases(campaign: Campaign, ready: _Ready, allowed: int, policy: Policy) -
     releases: list[Release] = []
     for (wave, until_ms), vins in groups.items():
         for start in range(0, len(vins), policy.max_vins):
-            step_number = campaign.steps + len(releases) + 1
+            step_number = campaign.last_step + len(releases) + 1
             part = tuple(vins[start : start + policy.max_vins])
-            releases.append(Release(wave, step_number, None if until_ms < 0 else until_ms, part))
+            releases.append(Release(wave, step_number, None if until_ms == _NO_WINDOW else until_ms, part))
     return releases
 
 
 def totals(campaign: Campaign) -> r.Counts:
     """Return the number of targets by status, without statuses that no target has."""
-    return {status.value: number for status in Status if (number := campaign.total(status))}
+    number_of = {status: campaign.total(status) for status in Status}
+    return {status.value: number for status, number in number_of.items() if number}

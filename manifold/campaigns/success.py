@@ -37,7 +37,8 @@ class Success(Struct, frozen=True, forbid_unknown_fields=True):
     within: str | None = None  # how long to wait for the answer after the acknowledgement
 
     def __post_init__(self) -> None:
-        if (self.by == "answer") != (self.within is not None):
+        needs_within = self.by == "answer"
+        if needs_within != (self.within is not None):
             raise ValueError(
                 'within: belongs to answers, and to them alone; with "by": "answer" say how long to wait, such as "2h"'
             )

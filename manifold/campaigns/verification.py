@@ -7,12 +7,13 @@ the `grace_ms` before it was recorded, because an order may be recorded while a 
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from manifold.campaigns import gates
 from manifold.campaigns.decided import RELEASING, Decided, Stage
-from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released
+from manifold.campaigns.facts import Answered, Ended, Fact, Recorded, Released, identity
 from manifold.campaigns.falsifications import Falsification, Kind, Sent, words_of
 from manifold.campaigns.fold import UNSETTLED, Campaign, fold
 from manifold.campaigns.ledger import Ledger
@@ -25,9 +26,8 @@ from manifold.campaigns.windows import span_at
 from manifold.contracts import campaigns as r
 from manifold.contracts.seq import unix_ms_of
 
-GRACE_MS = 2000
+GRACE_MS = 2000  # how long a campaign may take to react to an order
 RULE_GRACE_MS = 10_000  # how long a rule may trip before the campaigner has to react
-REPORTED_MS = 1 << 62  # in place of an instant: the rule's finding is reported already
 
 
 def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = GRACE_MS) -> tuple[Falsification, ...]:
@@ -39,6 +39,14 @@ def verify(facts: Iterable[Fact], sent: Iterable[Sent] = (), *, grace_ms: int = 
     replay.run(facts)
     replay.check_sent(sent)
     return tuple(sorted(replay.findings, key=lambda finding: (finding.seq, finding.vin)))
+
+
+class _Step(NamedTuple):
+    """A step of the replay: at this seq the fact is applied, or only checked. Of equal seqs, facts are applied first."""
+
+    seq: int
+    is_check: bool
+    fact: Fact
 
 
 class _Replay:
@@ -54,36 +62,35 @@ class _Replay:
         self._releases: dict[int, Released] = {}  # by seq
         self._outcomes: defaultdict[int, list[Ended]] = defaultdict(list)  # by seq of the release
         self._tripping_since: dict[str, int] = {}  # rule → since when it trips (Unix ms)
+        self._reported_rules: set[str] = set()  # rules that trip and are reported already
         self._brakes: list[tuple[int, bool]] = [(0, False)]  # when the brake changed (Unix ms), and whether it was set
 
     def run(self, facts: Iterable[Fact]) -> None:
         """Replay all facts."""
-        distinct = {(fact.seq, fact.vin if isinstance(fact, Ended | Answered) else ""): fact for fact in facts}
-        # Each item is the seq at which to replay a fact, whether it is only checked then, and the fact.
-        replayed: list[tuple[int, bool, Fact]] = [(fact.seq, False, fact) for fact in distinct.values()]
-        # A decision of a campaigner occurs twice: once to be applied at its own seq, and once to be checked just after the newest
-        # fact that the campaigner knew when it decided.
-        replayed += [
-            (fact.command.seen or fact.seq, True, fact)
-            for fact in distinct.values()
-            if isinstance(fact, Recorded) and fact.command.by.startswith(r.CAMPAIGNER)
-        ]
-        for _, is_check, fact in sorted(replayed, key=lambda item: item[:2]):
+        distinct = {identity(fact): fact for fact in facts}
+        steps = [_Step(fact.seq, False, fact) for fact in distinct.values()]
+        for fact in distinct.values():
+            if isinstance(fact, Recorded) and fact.command.by.startswith(r.CAMPAIGNER):
+                # A decision of a campaigner is applied at its own seq, and checked just after the newest fact that the campaigner
+                # knew when it decided. A fence depends on no fact, and names none.
+                known_upto = fact.command.seen or fact.seq
+                steps.append(_Step(known_upto, True, fact))
+        for _, is_check, fact in sorted(steps, key=lambda step: (step.seq, step.is_check)):
             if isinstance(fact, Ended):
-                self._campaign.ledger.end(fact)
+                self._campaign.ledger.add_ending(fact)
                 self._outcomes[fact.release].append(fact)
             elif isinstance(fact, Answered):
-                self._campaign.ledger.answer(fact)  # unlike an ending, an answer without its release is no finding
+                self._campaign.ledger.add_answer(fact)  # unlike an ending, an answer without its release is no finding
             elif isinstance(fact, Released):
-                self._release(fact)
+                self._check_and_apply_release(fact)
             elif is_check:
                 self._check_decision(fact)
             else:
-                self._order(fact)
+                self._apply_order(fact)
         self._check_completeness()
 
     def check_sent(self, sent: Iterable[Sent]) -> None:
-        """Compare publishes with their releases, with the windows of these, and with the brakes."""
+        """Compare publishes with their releases, with the windows of these, and with the brakes. Call this after `run`."""
         brake_times = [at_ms for at_ms, _ in self._brakes]
         for publish in sent:
             release = self._releases.get(publish.release)
@@ -103,16 +110,16 @@ class _Replay:
         self.findings.append(Falsification(kind, seq, detail, vin))
 
     def _with_standings(self) -> Campaign:
-        """Return the campaign after updating the standing of its targets."""
-        self._campaign.ledger.judge(self._campaign.decided.terms, anew=False)
+        """Return the campaign after updating the standing of its targets in its ledger."""
+        self._campaign.ledger.update_standings(self._campaign.decided.terms, of_all=False)
         return self._campaign
 
     def _with_tallies(self) -> Campaign:
         """Return the campaign after updating the standing of its targets and their number by status."""
         return replace(self._with_standings(), tallies=tuple(self._campaign.ledger.tallies()))
 
-    def _order(self, fact: Recorded) -> None:
-        """Apply an order, and note until when the state before it was in force."""
+    def _apply_order(self, fact: Recorded) -> None:
+        """Apply an order, and keep the state before it with the time until which it was in force."""
         old = self._with_standings().decided
         self._campaign = fold(self._campaign, [fact])
         new = self._campaign.decided
@@ -148,11 +155,20 @@ class _Replay:
             open_targets = campaign.total(*UNSETTLED)
             if order.because == "settled" and open_targets:
                 self._report(Kind.LOST, fact.seq, f"was completed while {open_targets} targets had not settled")
-        rule = next((rule for rule in plan.rules if rule.name == getattr(order, "rule", None)), None)
-        if rule is not None and isinstance(order, r.Pause | r.Cancel | r.Note) and rule.where in ("wave", "campaign"):
-            recounted = gates.rule_counts(campaign, rule, order.counts.get("wave"), at_ms)
-            stated = {name: order.counts.get(name, 0) for name in recounted}
-            self._compare_counts(fact.seq, stated, recounted)
+        if isinstance(order, r.Pause | r.Cancel | r.Note):
+            self._check_rule_counts(fact.seq, order, campaign)
+
+    def _check_rule_counts(self, seq: int, order: r.Pause | r.Cancel | r.Note, campaign: Campaign) -> None:
+        """Check the counts of the rule by which the campaigner gave this order.
+
+        The counts of a rule over a duration are not checked, because they depend on the exact instant of the decision.
+        """
+        assert campaign.decided.plan is not None
+        for rule in campaign.decided.plan.rules:
+            if rule.name == order.rule and rule.where in ("wave", "campaign"):
+                recounted = gates.rule_counts(campaign, rule, order.counts.get("wave"), unix_ms_of(seq))
+                stated = {name: order.counts.get(name, 0) for name in recounted}
+                self._compare_counts(seq, stated, recounted)
 
     def _compare_counts(self, seq: int, stated: r.Counts, recounted: r.Counts) -> None:
         if stated != recounted:
@@ -173,14 +189,14 @@ class _Replay:
         if at_ms < since_ms + duration_ms(gate.soak):
             self._report(Kind.GATE, seq, f"wave {decided.wave} was passed after a soak of {at_ms - since_ms} ms")
 
-    def _release(self, fact: Released) -> None:
+    def _check_and_apply_release(self, fact: Released) -> None:
         """Check a release against the states that were in force in the grace time before it, then apply the release."""
         while self._former_states and self._former_states[0][0] <= fact.at_ms - self._grace_ms:
             self._former_states.popleft()
         present = self._campaign.decided
         states = [present, *(decided for _, decided in self._former_states)]
         releasing_states = [decided for decided in states if decided.stage in RELEASING]
-        self._count(fact)
+        self._count_in_last_minute(fact)
         if releasing_states:
             self._check_rate(fact, releasing_states)
             self._check_rules(fact)
@@ -190,10 +206,10 @@ class _Replay:
             detail = f"{len(fact.vins)} vehicles were released while it was {present.stage}, because {present.because}"
             self._report(kind, fact.seq, detail)
         self._releases[fact.seq] = fact
-        self._campaign.ledger.release(fact)
+        self._campaign.ledger.add_release(fact)
 
-    def _count(self, fact: Released) -> None:
-        """Count the vehicles of a release in the last minute, and drop releases that are older."""
+    def _count_in_last_minute(self, fact: Released) -> None:
+        """Add the vehicles of a release to those released in the last minute, and drop releases that are older."""
         while self._recent and self._recent[0][0] <= fact.at_ms - MINUTE_MS:
             _, number = self._recent.popleft()
             self._released_in_minute -= number
@@ -212,22 +228,23 @@ class _Replay:
             self._report(Kind.OVER_RATE, fact.seq, detail)
 
     def _check_rules(self, fact: Released) -> None:
-        """Check that no rule has been tripping for longer than the campaigner may take to react. Report each rule once."""
+        """Check that no rule trips for longer than the campaigner may take to react. Report a rule once, until none trips."""
         plan = self._campaign.decided.plan
         if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:
             return
         tripped = gates.tripped(self._with_tallies(), fact.at_ms)
         if tripped is None:
             self._tripping_since.clear()
+            self._reported_rules.clear()
             return
         name = tripped.rule.name
         tripping_ms = fact.at_ms - self._tripping_since.setdefault(name, fact.at_ms)
-        if tripping_ms > RULE_GRACE_MS:
+        if tripping_ms > RULE_GRACE_MS and name not in self._reported_rules:
             self._report(Kind.RULE, fact.seq, f"rule {name} trips since {tripping_ms} ms, with {words_of(tripped.counts)}")
-            self._tripping_since[name] = REPORTED_MS
+            self._reported_rules.add(name)
 
     def _check_targets(self, fact: Released, states: list[Decided]) -> None:
-        """Check wave, status, retry time and window of each vehicle in a release. It has to fit at least one of the states."""
+        """Check wave, status and retry time of each vehicle in a release, and its window. One of the states has to allow it."""
         campaign = self._with_standings()
         roster, ledger = campaign.roster, campaign.ledger
         if fact.wave > max(decided.wave for decided in states):
@@ -242,6 +259,11 @@ class _Replay:
             elif ledger.not_before_ms[number] > fact.at_ms:
                 early_ms = int(ledger.not_before_ms[number]) - fact.at_ms
                 self._report(Kind.TOO_EARLY, fact.seq, f"was released {early_ms} ms before its retry", vin)
+        self._check_windows(fact, states)
+
+    def _check_windows(self, fact: Released, states: list[Decided]) -> None:
+        """Check for each zone with targets in a release that its window was open in at least one of the states."""
+        roster = self._campaign.roster
         vins_of_zone: defaultdict[str | None, list[str]] = defaultdict(list)
         for vin in fact.vins:
             if vin in roster:

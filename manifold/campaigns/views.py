@@ -15,7 +15,7 @@ from manifold.campaigns.gates import SUCCESSES, counts_of
 from manifold.campaigns.ledger import Ledger
 from manifold.campaigns.membership import Roster, assign
 from manifold.campaigns.proof import order_summary, wave_counts
-from manifold.campaigns.rate import MINUTE_MS
+from manifold.campaigns.rate import released_in_minute
 from manifold.campaigns.standing import CODES, STATUSES, WAITING, Status
 from manifold.contracts.campaigns import Command
 from manifold.contracts.messages import Refused
@@ -46,10 +46,7 @@ def summary(name: str, campaign: Campaign, now_ms: int) -> dict[str, Any]:
         "states": dict(sorted(states.items())),
         "wave": decided.wave,
         "waves": [wave | _gate_counts(campaign, index) for index, wave in enumerate(waves)],
-        "rate": {
-            "per_minute": per_minute,
-            "last_60_s": sum(number for at_ms, _, number in campaign.recent if at_ms > now_ms - MINUTE_MS),
-        },
+        "rate": {"per_minute": per_minute, "last_60_s": released_in_minute(campaign.recent, now_ms)},
         "tripped": sorted(decided.tripped),
         "amendment": None if decided.amendment is None else _amendment(decided.amendment),
         "newest_seq": campaign.newest,
@@ -80,7 +77,8 @@ def targets(
     # One target more than fits shows whether there is another page.
     numbers = is_chosen.nonzero()[0][: limit + 1].tolist()
     page = [_target(campaign, roster, number, STATUSES[int(status[number])]) for number in numbers[:limit]]
-    return page, page[-1]["vin"] if len(numbers) > limit else None
+    next_after = page[-1]["vin"] if len(numbers) > limit else None
+    return page, next_after
 
 
 def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[list[dict[str, Any]], int | None]:
@@ -89,7 +87,8 @@ def events(campaign: Campaign, *, after: int = 0, limit: int = 100) -> tuple[lis
     seqs = sorted(seq for seq in campaign.orders if seq > after)
     page_seqs = seqs[:limit]
     page = [_event(seq, campaign.orders[seq], ignored) for seq in page_seqs]
-    return page, page_seqs[-1] if len(seqs) > limit else None
+    next_after = page_seqs[-1] if len(seqs) > limit else None
+    return page, next_after
 
 
 def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, Any]]:
@@ -99,8 +98,12 @@ def of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> list[dict[str, An
 
 def in_order(campaigns: Mapping[str, Campaign]) -> Iterator[tuple[str, Campaign]]:
     """Yield the campaigns that have a plan, oldest proposal first."""
-    proposed = [(name, campaign) for name, campaign in campaigns.items() if campaign.decided.plan is not None]
-    yield from sorted(proposed, key=lambda item: (min(item[1].orders), item[0]))
+    # Sorted by the seq of the first order, then by name. No two names are equal, so the campaigns themselves are not compared.
+    proposed = [
+        (min(campaign.orders), name, campaign) for name, campaign in campaigns.items() if campaign.decided.plan is not None
+    ]
+    for _, name, campaign in sorted(proposed):
+        yield name, campaign
 
 
 def with_targets(campaign: Campaign) -> Campaign:
@@ -138,13 +141,15 @@ def _event(seq: int, order: Command, ignored: Mapping[int, str]) -> dict[str, An
 
 
 def _of_vehicle(campaigns: Mapping[str, Campaign], vin: str) -> Iterator[dict[str, Any]]:
+    """Yield the campaigns of which a vehicle is a target. All targets of a proposal, which has no roster of its own, wait."""
     for name, campaign in in_order(campaigns):
-        roster, status = campaign.roster, Status.WAITING
-        if vin in roster:
-            status = campaign.status_of(vin)
+        if vin in campaign.roster:
+            roster, status = campaign.roster, campaign.status_of(vin)
         elif campaign.decided.is_proposal and _may_be_listed(campaign, vin):
-            roster = roster_of(campaign)
-        if vin in roster:
+            roster, status = roster_of(campaign), Status.WAITING
+        else:
+            continue
+        if vin in roster:  # a listed vehicle may fit into no wave
             target = _target(campaign, roster, roster.number_of[vin], status)
             yield {"campaign": name, "campaign_state": str(campaign.decided.stage)} | target
 
@@ -162,7 +167,7 @@ def _target(campaign: Campaign, roster: Roster, number: int, status: Status) -> 
     vin, wave = roster.vins[number], int(roster.waves[number])
     plan = campaign.decided.plan
     assert plan is not None
-    since_seq = not_before_ms = 0
+    since_seq = not_before_ms = 0  # 0: since the beginning, and at any time
     if len(campaign.roster):
         since_seq = int(campaign.ledger.since[number])
         not_before_ms = int(campaign.ledger.not_before_ms[number])
@@ -173,7 +178,7 @@ def _target(campaign: Campaign, roster: Roster, number: int, status: Status) -> 
         "zone": roster.zone_of(vin),
         "state": str(status),
         "since": datetime_of(since_seq) if since_seq else None,
-        "not_before": _datetime_of(not_before_ms or None),
+        "not_before": _datetime_of(not_before_ms) if not_before_ms else None,
     }
 
 

@@ -22,9 +22,11 @@ def _rule_warnings(campaign: Campaign, plan: Plan) -> Iterator[str]:
     """Warn about rules that limit a share of each wave, but need more known targets than a wave has."""
     for rule in plan.rules:
         is_share_of_wave = isinstance(rule.over, str) and rule.where == "wave"
+        if not is_share_of_wave:
+            continue
         for wave, tally in zip(plan.waves, campaign.tallies, strict=True):
             wave_size = sum(tally.values())
-            if is_share_of_wave and wave_size < rule.at_least:
+            if wave_size < rule.at_least:
                 yield (
                     f"rule {rule.name} cannot trip in wave {wave.name} of {wave_size}, below its at_least {rule.at_least}; "
                     "add a rule with an absolute number"

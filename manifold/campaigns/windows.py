@@ -114,8 +114,9 @@ def is_zone(name: str) -> bool:
 
 
 def _is_open(window: Window, zone: str, now_ms: int) -> bool:
+    """Whether the window is open in `zone` at `now_ms` (Unix ms)."""
     local = _local(zone, now_ms)
-    clock = local.hour * 60 + local.minute
+    clock = local.hour * 60 + local.minute  # this and the next two in minutes after midnight
     opens, closes = _minutes(window.opens), _minutes(window.closes)
     today, yesterday = DAYS[local.weekday()], DAYS[local.weekday() - 1]
     if opens < closes:
@@ -127,7 +128,7 @@ def _is_open(window: Window, zone: str, now_ms: int) -> bool:
 
 
 def _begins_on(window: Window, local: datetime, day: date) -> bool:
-    """Whether `local`, a time at which the window is open, belongs to the window that begins on `day`, before midnight."""
+    """Whether `local`, a time at which the window is open, is on `day`, but not in the rest of a window of the day before."""
     return local.date() == day and local.hour * 60 + local.minute >= _minutes(window.opens)
 
 
@@ -159,11 +160,12 @@ def _clock_changes(zone: str, start_ms: int, end_ms: int) -> list[int]:
         return [] if is_same_offset else [end_ms]
     if is_same_offset and end_ms - start_ms <= 6 * 3_600_000:
         return []
-    middle_ms = (start_ms + end_ms) // 2000 * 1000
+    middle_ms = (start_ms + end_ms) // 2000 * 1000  # rounded down to a whole second
     return _clock_changes(zone, start_ms, middle_ms) + _clock_changes(zone, middle_ms, end_ms)
 
 
 def _offset(zone: str, now_ms: int) -> timedelta | None:
+    """Return the UTC offset of `zone`."""
     return _local(zone, now_ms).utcoffset()
 
 

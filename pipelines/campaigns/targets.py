@@ -20,7 +20,7 @@ from manifold.campaigns.fold import Campaign, fold
 from manifold.campaigns.lake import read_campaign
 from manifold.campaigns.plan import Plan
 from manifold.campaigns.plan import Targets as ListSource
-from manifold.campaigns.proposals import LISTS, is_below, lists
+from manifold.campaigns.proposals import LISTS, is_below, target_orders
 from manifold.campaigns.record import read_campaigns
 from manifold.campaigns.standing import Status
 from manifold.contracts import campaigns as r
@@ -195,7 +195,7 @@ def _batch_targets(settings: Settings, spark: SparkSession, catalog: Catalog, ba
 async def _publish(settings: Settings, campaign: str, by: str, targets: list[r.Target]) -> int:
     """Send the targets to the recorder as orders, and return the number of orders."""
     async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
-        receipts = await publisher.orders(lists(campaign, by, targets))
+        receipts = await publisher.orders(target_orders(campaign, by, targets))
     refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
     if refused is not None:
         raise Permanent(f"the recorder refused the list of {campaign}: {refused.reason}")

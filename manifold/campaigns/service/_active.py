@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
@@ -48,6 +48,13 @@ _TRIGGER_OVERHEAD_BYTES = 1_000  # the size of a trigger without its VINs, at mo
 log = structlog.get_logger(__name__)
 
 
+class _LastDecision(NamedTuple):
+    """The state of a campaign about which was decided last, and until when that state needs no other decision."""
+
+    campaign: Campaign
+    pause_until: float  # monotonic seconds
+
+
 class Active:
     """The loop of a campaigner while it holds the lease. `problem` is the health problem until the first read of the record."""
 
@@ -70,8 +77,7 @@ class Active:
         self._awaited: dict[str, set[int]] = {}  # campaign → seqs of its published messages that are not folded yet
         self._unsure: set[str] = set()  # campaigns of which it is unknown whether a published message is on record
         self._refused_until: dict[str, float] = {}  # campaign → until when it is paused (monotonic seconds)
-        # Campaign → the state that was decided last, and until when it needs no other decision (monotonic seconds).
-        self._stepped: dict[str, tuple[Campaign, float]] = {}
+        self._last_decisions: dict[str, _LastDecision] = {}  # by campaign
         self._brakes = FoldedBrakes(self._queues)
         self._wake = asyncio.Event()
         self._sweep = Sweep(self._queues, self._wake)
@@ -93,6 +99,7 @@ class Active:
             _metrics.LEFT_ALONE.set(0)
 
     async def _decide(self, publisher: Publisher) -> None:
+        """Decide about all campaigns, round by round. If a round fails, note why, and try again."""
         while True:
             try:
                 await self._round(publisher)
@@ -101,7 +108,7 @@ class Active:
             await self._pause()
 
     async def _round(self, publisher: Publisher) -> None:
-        """Read the record and the brakes, then decide about the oldest campaigns that may go on.
+        """Read the record and the brakes, then decide about the oldest campaigns that need decisions.
 
         The setting `campaigns_open` limits their number; all further campaigns wait.
         """
@@ -113,7 +120,7 @@ class Active:
         open_campaigns = list(self._book.proposed())
         self.open_campaigns = len(open_campaigns)
         _metrics.OPEN.set(len(open_campaigns))
-        undecided = [(name, campaign) for name, campaign in open_campaigns if campaign.decided.may_go_on(now_ms)]
+        undecided = [(name, campaign) for name, campaign in open_campaigns if campaign.decided.needs_decisions(now_ms)]
         limit = self._settings.campaigns_open
         decided_now, too_many = undecided[:limit], undecided[limit:]
         self.waiting = dict(self._book.left_alone)
@@ -132,12 +139,15 @@ class Active:
         open_names = {name for name, _ in open_campaigns}
         self._awaited = {name: seqs for name, seqs in self._awaited.items() if name in open_names}
         decided_names = {name for name, _ in decided_now}
-        self._stepped = {name: stepped for name, stepped in self._stepped.items() if name in decided_names}
+        self._last_decisions = {name: last for name, last in self._last_decisions.items() if name in decided_names}
         self._sweep.keep_only(decided_names)
         self._set_problem(None)
 
     async def _act(self, publisher: Publisher, name: str, campaign: Campaign, now_ms: int) -> None:
-        """Decide about one campaign, and publish its decisions and releases. Note until when it needs no other decision."""
+        """Decide about one campaign if it is due, and publish its decisions and releases.
+
+        If nothing can be decided about it, `waiting` gets the reason.
+        """
         plan = campaign.decided.plan
         if campaign.decided.epoch > self._policy.epoch:
             self.waiting[name] = f"another campaigner has taken over with epoch {campaign.decided.epoch}"
@@ -148,33 +158,42 @@ class Active:
             # A broker keeps the order of one client's messages. So once the fence is on record, any message that was published
             # earlier under this client id is on record too, or will never be.
             fence = Decide(r.Fence(name, self._policy.by, epoch=self._policy.epoch))
-            if await self._publish(publisher, name, [fence], plan):
+            is_sure = await self._publish(publisher, name, [fence], plan)
+            if is_sure:
                 self._unsure.discard(name)
             return
-        may_release = await self._brakes.follow(name, campaign)
-        last_state, not_before = self._stepped.get(name, (None, 0.0))
-        if campaign is last_state and not self._sweep.has_found(name) and time.monotonic() < not_before:
+        may_release = await self._brakes.change_as_required(name, campaign)
+        if self._is_decided(name, campaign):
             return
         began = time.monotonic()
-        here = self._sweep.take(name)
-        effects = await asyncio.to_thread(step, campaign, now_ms, here, self._policy)
+        connected = self._sweep.take_found(name)
+        effects = await asyncio.to_thread(step, campaign, now_ms, connected, self._policy)
         if may_release:
             messages = [effect for effect in effects if isinstance(effect, Decide | Release)]
-        else:
+        else:  # a brake may be on, so decisions alone are published
             self.waiting[name] = UNSURE
             messages = [effect for effect in effects if isinstance(effect, Decide)]
-        if not await self._publish(publisher, name, messages, plan):
+        is_sure = await self._publish(publisher, name, messages, plan)
+        if not is_sure:
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
             vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
             if vins and allowed:
                 self._sweep.look_for(name, vins, allowed)
         ended = time.monotonic()
+        # If releases were left out, the same state is decided again in the next round.
         pause_until = ended + PAUSE_FACTOR * (ended - began) if may_release else 0.0
-        self._stepped[name] = campaign, pause_until
+        self._last_decisions[name] = _LastDecision(campaign, pause_until)
+
+    def _is_decided(self, name: str, campaign: Campaign) -> bool:
+        """Whether the campaign needs no other decision now: it is unchanged, no targets were found, and its pause is not over."""
+        last = self._last_decisions.get(name)
+        if last is None or last.campaign is not campaign or self._sweep.has_found(name):
+            return False
+        return time.monotonic() < last.pause_until
 
     def _is_due(self, name: str, campaign: Campaign) -> bool:
-        """Whether everything known of the campaign is folded, so that it can be decided; otherwise note why it waits."""
+        """Whether everything known of the campaign is folded and no refusal delays it; otherwise `waiting` gets the reason."""
         if self._book.is_behind(name):
             self.waiting[name] = "what is new of it is being folded"
             return False
@@ -190,40 +209,47 @@ class Active:
         return not awaited
 
     async def _publish(self, publisher: Publisher, name: str, effects: Iterable[Decide | Release], plan: Plan) -> bool:
-        """Publish effects in order, up to the first that is refused. Return False if it is unknown whether one is on record."""
+        """Publish effects in order, up to the first that is refused or gets no receipt.
+
+        Return whether the campaigner is sure which of them are on record: False if one got no receipt.
+        """
         for effect in effects:
             await self._lead.wait_until_held()
-            log.info("publishing a campaign's message", campaign=name, **_log_fields(effect))
+            log.info("publishing campaign message", campaign=name, **_log_fields(effect))
             try:
                 if isinstance(effect, Decide):
                     receipt = await publisher.order(effect.command)
                 else:
                     receipt = await publisher.publish(topics.RELEASE, trigger_payload(plan, effect))
             except Retryable as exc:
-                log.warning("no receipt for a campaign's message", campaign=name, reason=str(exc))
+                log.warning("no receipt for campaign message", campaign=name, **_log_fields(effect), reason=str(exc))
                 return False
-            if not self._handle_receipt(name, effect, receipt):
+            if receipt.status is ReceiptStatus.REFUSED:
+                self._pause_after_refusal(name, effect, receipt)
                 return True
+            self._await_record(name, effect, receipt)
         return True
 
-    def _handle_receipt(self, name: str, effect: Decide | Release, receipt: Receipt) -> bool:
-        """Add the message to those whose record is awaited, and return True. If the message was refused, return False."""
-        if receipt.status is ReceiptStatus.REFUSED:
-            log.error("campaign decision refused", campaign=name, reason=receipt.reason)
-            self._refused_until[name] = time.monotonic() + REFUSED_PAUSE_S
-            return False
-        self._awaited.setdefault(name, set()).add(receipt.duplicate_of or receipt.seq)
+    def _pause_after_refusal(self, name: str, effect: Decide | Release, receipt: Receipt) -> None:
+        """Decide nothing about the campaign for a while, because the recorder would refuse the same message again."""
+        fields = _log_fields(effect)
+        log.error("campaign message refused by recorder", campaign=name, **fields, reason=receipt.reason, retry_s=REFUSED_PAUSE_S)
+        self._refused_until[name] = time.monotonic() + REFUSED_PAUSE_S
+
+    def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> None:
+        """Decide nothing more about the campaign until the message that was recorded is folded."""
+        recorded_seq = receipt.duplicate_of or receipt.seq  # an equal message may have been recorded before, and counts alone
+        self._awaited.setdefault(name, set()).add(recorded_seq)
         if isinstance(effect, Release):
             _metrics.RELEASED.inc(len(effect.vins))
         else:
-            _metrics.DECISIONS.labels(_log_fields(effect)["do"]).inc()
-        log.info("campaign decision recorded", campaign=name, seq=receipt.seq, **_log_fields(effect))
-        return True
+            _metrics.DECISIONS.labels(_do(effect)).inc()
+        log.info("campaign message recorded", campaign=name, seq=receipt.seq, **_log_fields(effect))
 
     async def _now_ms(self) -> int:
         """Return the instant for which to decide (Unix ms): `MARGIN_MS` before the earliest clock of any recorder.
 
-        The times of facts come from the clocks of the recorders.
+        Recorders' clocks count, because the times of facts come from them.
 
         Raises:
             Retryable: the clocks of this process, the recorders and Redis are too far apart.
@@ -252,8 +278,9 @@ class Active:
         self._wake.clear()
 
     def _set_problem(self, problem: str | None) -> None:
+        """Set why nothing is decided about any campaign (None: decisions are made), and log a problem when it begins."""
         if problem is not None and problem != self.problem:
-            log.warning("campaign decisions paused", reason=problem)
+            log.warning("decisions about all campaigns paused", reason=problem)
         self.problem = problem
         _metrics.STUCK.set(problem is not None)
 
@@ -261,5 +288,10 @@ class Active:
 def _log_fields(effect: Decide | Release) -> dict[str, Any]:
     """Return the log fields that identify an effect."""
     if isinstance(effect, Decide):
-        return {"do": effect.command.__struct_config__.tag}
-    return {"wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}
+        return {"do": _do(effect)}
+    return {"do": "release", "wave": effect.wave, "step": effect.step, "vehicles": len(effect.vins)}
+
+
+def _do(effect: Decide) -> str:
+    """Return the word for an order in its record, such as `pause`."""
+    return str(effect.command.__struct_config__.tag)

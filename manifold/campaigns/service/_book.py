@@ -39,8 +39,8 @@ class Book:
         Raises:
             Retryable: as for `CampaignRecord.read`.
         """
-        now_ms = wall_clock_ms()
-        oldest_ms = now_ms
+        began_ms = wall_clock_ms()
+        oldest_ms = began_ms  # when the oldest of the new facts was recorded; `began_ms` if there is none
         self._fold(timeout_s=0)
         for batch in self._record.read():
             for name, facts in batch.items():
@@ -49,11 +49,12 @@ class Book:
                     self._unfolded.setdefault(name, []).extend(facts)
             self._fold(timeout_s=FOLD_TIMEOUT_S if self._is_current else None)
         if self._is_current:  # the first refresh folds old facts, whose age is no lag
-            _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if oldest_ms < now_ms else 0)
+            has_lag = oldest_ms < began_ms
+            _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if has_lag else 0)
         self._is_current = True
         over = [name for name, campaign in self._campaigns.items() if campaign.decided.stage in OVER]
         for name in over:
-            if not self.is_behind(name):
+            if not self.is_behind(name):  # otherwise its newest fact is not known yet
                 campaign = self._campaigns.pop(name)
                 self._record.forget(name, campaign.newest)
 
@@ -63,7 +64,7 @@ class Book:
 
     def leave_alone(self, name: str, exc: Exception) -> None:
         """Stop following a campaign after an unexpected error, so that the other campaigns continue."""
-        log.error("campaign left alone after an unexpected error", campaign=name, exc_info=exc)
+        log.error("unexpected error; campaign left alone until the campaigner starts again", campaign=name, exc_info=exc)
         because = f"because of an unexpected {type(exc).__name__}; see the log"
         self.left_alone[name] = f"left alone until the campaigner starts again, {because}"
         self._campaigns.pop(name, None)
@@ -76,7 +77,8 @@ class Book:
 
     def clocks_ms(self) -> list[int]:
         """Estimate what the clock of each recorder shows now (Unix ms): its last known time and the time since then."""
-        return [clock_ms + round((monotonic() - read_at) * 1000) for clock_ms, read_at in self._record.clock_ms.values()]
+        now = monotonic()
+        return [clock_ms + round((now - read_at) * 1000) for clock_ms, read_at in self._record.clocks.values()]
 
     def _fold(self, timeout_s: float | None) -> None:
         """Start a fold for each campaign that needs one and has none running, and wait for all folds.
@@ -92,7 +94,8 @@ class Book:
 
     def _take_results(self) -> None:
         """Replace the states of campaigns by the results of folds that have ended."""
-        for name in [name for name, running in self._folds.items() if running.done()]:
+        done = [name for name, running in self._folds.items() if running.done()]
+        for name in done:
             try:
                 self._campaigns[name] = self._folds.pop(name).result()
             except Exception as exc:  # noqa: BLE001  # one campaign must not stop the others

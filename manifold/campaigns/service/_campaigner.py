@@ -46,7 +46,7 @@ class Campaigner:
                 stopping = asyncio.create_task(stop.wait(), name="campaigner.stop")
                 await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
                 await _stop_task(stopping)
-                await _stop_task(work)
+                await _stop_task(work)  # `work` ends by itself only with an error, which is raised here
                 await self._lead.leave()
         finally:
             await self._redis.aclose()
@@ -67,16 +67,16 @@ class Campaigner:
             await self._lead.take()
             self._active = Active(self._settings, self._redis, self._lead, self._problem or "has not read the record yet")
             _metrics.LEADS.set(1)
-            log.info("campaigner active", epoch=self._lead.epoch)
+            log.info("campaigner is active; it has taken the lease", epoch=self._lead.epoch)
             renewing = asyncio.create_task(self._lead.renew_until_lost(), name="campaigner.lease")
             work = asyncio.create_task(self._active.run(), name="campaigner.active")
             try:
                 await asyncio.wait((renewing, work), return_when=asyncio.FIRST_COMPLETED)
-                await _stop_task(work)
+                await _stop_task(work)  # raises the error of `work`, if it has ended by itself
                 self._problem = None
             except Retryable as exc:
                 self._problem = str(exc)
-                log.warning("campaigner starts again", reason=str(exc))
+                log.warning("campaigner cannot work; it leaves its lease and takes it again", reason=str(exc), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._active = None

@@ -49,9 +49,9 @@ class Lead:
             try:
                 self._folder.lock()
                 self._lease = await self._acquire()
-            except UnusableFolder:
+            except UnusableFolder:  # also a `Permanent`, but waiting does not help
                 raise
-            except Permanent as exc:
+            except Permanent as exc:  # another campaigner holds the lease, or locks the folder
                 self._folder.unlock()
                 self._set_standby(f"stands by: {exc}")
                 await asyncio.sleep(RETRY_S)
@@ -77,17 +77,18 @@ class Lead:
         self._folder.unlock()
 
     async def _acquire(self) -> Lease:
+        """Take the lease in the archive and in Redis.
+
+        The campaigner assigns no seqs, so the number of the recorder and the last seq, which are 0 here, mean nothing.
+
+        Raises:
+            Permanent: another campaigner holds it.
+        """
         settings = self._settings
         archive_claims = ArchiveClaims(settings.archive, settings.s3, NAME)
         redis_claims = RedisClaims(self._redis, NAME)
-        lease = Lease(
-            0,
-            self._folder,
-            archive_claims,
-            [redis_claims],
-            lease_s=settings.campaigner_lease_seconds,
-            what="the active campaigner",
-        )
+        lease_s = settings.campaigner_lease_seconds
+        lease = Lease(0, self._folder, archive_claims, [redis_claims], lease_s=lease_s, what="the active campaigner")
         await lease.take(0)
         return lease
 

@@ -26,17 +26,17 @@ class Sweep:
         self._queues = queues
         self._woken = woken
         self._wanted: dict[str, tuple[list[str], int]] = {}  # campaign → the VINs to look for, and how many are enough
-        self._found: dict[str, set[str]] = {}  # campaign → VINs that were found and not taken yet
+        self._found: dict[str, set[str]] = {}  # campaign → VINs that were found since the last `take_found`
 
     def look_for(self, campaign: str, vins: list[str], enough: int) -> None:
         """Look for these targets of a campaign from now on. A sweep ends when it has found `enough` of them."""
         self._wanted[campaign] = vins, enough
 
     def has_found(self, campaign: str) -> bool:
-        """Whether connected targets of the campaign were found and not taken yet."""
+        """Whether connected targets of the campaign were found since the last `take_found`."""
         return campaign in self._found
 
-    def take(self, campaign: str) -> set[str]:
+    def take_found(self, campaign: str) -> set[str]:
         """Return the targets of the campaign that were found, and stop looking for its targets."""
         self._wanted.pop(campaign, None)
         return self._found.pop(campaign, set())
@@ -55,7 +55,7 @@ class Sweep:
                 try:
                     found = await find_present(self._queues, vins, enough, wall_clock_ms())
                 except RedisError as exc:
-                    log.debug("presence of a campaign's vehicles unknown", campaign=name, reason=str(exc))
+                    log.debug("connected targets of a campaign not read from redis", campaign=name, reason=str(exc))
                     continue
                 counts[name] = len(found)
                 if found:
@@ -63,7 +63,8 @@ class Sweep:
                     self._woken.set()
             self.counts = counts
             sweep_s = time.monotonic() - began
-            await asyncio.sleep(min(MAX_SWEEP_PAUSE_S, max(MIN_SWEEP_PAUSE_S, sweep_s)))
+            pause_s = min(MAX_SWEEP_PAUSE_S, max(MIN_SWEEP_PAUSE_S, sweep_s))
+            await asyncio.sleep(pause_s)
 
 
 async def find_present(queues: Queues, vins: Sequence[str], enough: int, now_ms: int) -> set[str]:
@@ -95,4 +96,6 @@ def _is_present(fields: Sequence[bytes | None], heard_since_ms: int) -> bool:
     connected, heard, subscribed = fields
     if subscribed in (b"no", b"qos0"):
         return False
-    return connected == b"yes" or (connected == b"heard" and int(heard or 0) >= heard_since_ms)
+    if connected == b"heard":  # its connection is unknown, but it has sent a sign of life
+        return int(heard or 0) >= heard_since_ms
+    return connected == b"yes"

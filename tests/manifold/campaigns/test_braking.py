@@ -2,7 +2,7 @@
 
 import pytest
 
-from manifold.campaigns.braking import follows, right_brake
+from manifold.campaigns.braking import may_change, required_brake
 from manifold.campaigns.decided import Decided, Stage
 from manifold.campaigns.facts import Recorded
 from manifold.campaigns.fold import Campaign, fold
@@ -32,7 +32,7 @@ def campaign(stage: Stage) -> Campaign:
     ],
 )
 def test_the_brake_follows_the_fold(stage: Stage, known: Brake | None, right: Brake | None) -> None:
-    assert right_brake(campaign(stage), known) == right
+    assert required_brake(campaign(stage), known) == right
 
 
 @pytest.mark.parametrize("more", [[], [r.Approve("maps-47", "bob"), r.Start("maps-47", "campaigner/0")]])
@@ -40,13 +40,13 @@ def test_a_pause_before_the_start_keeps_the_brake_on(more: list[r.Command]) -> N
     orders = [r.Propose("maps-47", "author", plan=document()), r.Approve("maps-47", "ann"), r.Pause("maps-47", "ann"), *more]
     paused = fold(Campaign(), [Recorded(seq, order) for seq, order in enumerate(orders, 8)])
 
-    assert right_brake(paused, PAUSED) == PAUSED
+    assert required_brake(paused, PAUSED) == PAUSED
 
 
 def test_the_brake_of_an_earlier_campaign_of_this_name_does_not_stop_it() -> None:
     again = fold(Campaign(), [Recorded(7, r.Note("c", "ann"))])  # the record of the earlier one is past its retention
     earlier, unread = Brake(5, "complete"), Brake(9, "pause")
 
-    assert right_brake(again, earlier) == Brake(5, OFF)
-    assert right_brake(again, unread) == unread
-    assert [follows(again, brake) for brake in (earlier, unread)] == [True, False]
+    assert required_brake(again, earlier) == Brake(5, OFF)
+    assert required_brake(again, unread) == unread
+    assert [may_change(again, brake) for brake in (earlier, unread)] == [True, False]

@@ -190,6 +190,6 @@ def test_the_same_person_counts_once_whichever_system_names_them() -> None:
 
 def test_a_proposal_takes_a_place_once_it_is_approved_paused_or_not() -> None:
     stop = r.Pause(NAME, "ann")
-    places = [decided(orders).may_go_on(NOW) for orders in (PROPOSED, STOPPED, APPROVED, [*APPROVED, stop], PAUSED)]
+    places = [decided(orders).needs_decisions(NOW) for orders in (PROPOSED, STOPPED, APPROVED, [*APPROVED, stop], PAUSED)]
 
     assert places == [False, False, True, True, True]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from manifold.campaigns.details import asks, details
+from manifold.campaigns.details import details, missing_approvals
 from manifold.campaigns.facts import Recorded
 from manifold.campaigns.fold import Campaign, fold
 from manifold.contracts import campaigns as r
@@ -21,7 +21,10 @@ def campaign(orders: list[Any]) -> Campaign:
 
 
 def asked(orders: list[Any]) -> list[tuple[object, ...]]:
-    return [(ask["what"], ask["wave"], ask["approved_by"], ask["needed"], ask["answers"]) for ask in asks(campaign(orders))]
+    return [
+        (ask["what"], ask["wave"], ask["approved_by"], ask["needed"], ask["answers"])
+        for ask in missing_approvals(campaign(orders))
+    ]
 
 
 def test_an_approval_is_missing_until_as_many_people_as_asked_have_given_it() -> None:

@@ -106,7 +106,7 @@ def test_the_columns_say_what_the_attempts_of_each_target_say(facts: list[Fact])
         elif isinstance(fact, Ended):
             attempts[fact.vin] = joined(attempts.get(fact.vin, ()), Attempt(fact.release, fact.ending, fact.seq))
         elif isinstance(fact, Answered) and any(fact.release == known.release for known in attempts.get(fact.vin, ())):
-            word = Attempt(fact.release, answer=fact.answer, answered=fact.seq)
+            word = Attempt(fact.release, answer=fact.answer, answered_seq=fact.seq)
             attempts[fact.vin] = joined(attempts.get(fact.vin, ()), word)
     decided = campaign.decided
     for vin in campaign.roster.vins:
@@ -199,6 +199,6 @@ def test_where_no_answers_are_asked_for_they_change_nothing() -> None:
 def test_the_strongest_answer_counts_whenever_it_came() -> None:
     attempts: tuple[Attempt, ...] = (ACKNOWLEDGED,)
     for answer, seq in [(Answer.DONE, 8), (Answer.BUSY, 7), (Answer.DONE, 9)]:
-        attempts = joined(attempts, Attempt(FIRST, answer=answer, answered=seq))
+        attempts = joined(attempts, Attempt(FIRST, answer=answer, answered_seq=seq))
 
     assert standing(attempts, Terms(by_answer=True)) == Standing(Status.CONFIRMED, 8)

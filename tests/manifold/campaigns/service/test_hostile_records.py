@@ -37,14 +37,14 @@ def test_answers_to_seqs_that_nobody_has_given_are_forgotten(tmp_path: Path) -> 
             record = CampaignRecord(settings)
             await journals[0].append([*orders, *(answer(10 + n, seq_of(NEVER_MS, 1, n)) for n in range(50))])
             await asyncio.to_thread(refresh, campaigns, record)
-            assert record.unplaced == 50  # the other recorder may have recorded their releases meanwhile
+            assert record.awaiting_release == 50  # the other recorder may have recorded their releases meanwhile
             ended = recorded(100, 0, Stream.OUTCOME, OutcomeRecord("A", released.seq, Outcome.DELIVERED, 0).to_wire())
             await journals[0].append([ended])
             await asyncio.to_thread(refresh, campaigns, record)
-            assert record.unplaced == 1
+            assert record.awaiting_release == 1
             await journals[1].append([released])
             await asyncio.to_thread(refresh, campaigns, record)
-            assert record.unplaced == 0
+            assert record.awaiting_release == 0
             return record, journals
 
     asyncio.run(scenario())

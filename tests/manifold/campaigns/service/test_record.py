@@ -17,7 +17,7 @@ from manifold.archive.store import Archive
 from manifold.archive.tail import Tail
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign
-from manifold.campaigns.proposals import lists
+from manifold.campaigns.proposals import target_orders
 from manifold.campaigns.record import CampaignRecord, fold_into, read_campaigns
 from manifold.campaigns.service._book import Book
 from manifold.campaigns.standing import Status
@@ -97,7 +97,7 @@ def test_a_pause_is_folded_while_the_long_list_of_another_campaign_is_drawn(tmp_
             book.refresh()
             return [campaign for _, campaign in book.proposed()]
 
-        listed = lists("long", "author", [r.Target(vin) for vin in names])
+        listed = target_orders("long", "author", [r.Target(vin) for vin in names])
         segments = RecordedSegments(Archive(world.settings.archive))
         orders: list[r.Command] = [r.Propose("long", "author", plan=plan), *listed]
         at_ms = wall_clock_ms() - 60_000
