@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from expectations._findings import TRACED, Audit, Finding
+from expectations._findings import SOURCE_COLUMNS, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._rows import Case, keys_of
 from expectations._rules import NotNull
@@ -59,7 +59,7 @@ def audit(
         raise Permanent(
             f"run id {run_id!r} names a folder of the reports; use letters, digits and - _ . : + ~, with a letter or digit first"
         )
-    suites = load_suites() | load_list_suites()
+    suites = load_suites() | load_list_suites()  # of tables, and of rows that are not in a table
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     known_counts = counts or {}
@@ -80,7 +80,9 @@ def audit(
 def _audit_of(run_id: str, cases: Sequence[Case], results: "TableResults", reports: Files) -> Audit:
     """The result of the audit, from the results of Great Expectations for each table."""
     rows = {table.name: 0 for table in RUN_TABLES} | {table: result.rows for table, result in results.items()}
-    findings = [finding for case in cases for finding in _findings(case, results[case.suite.table])]
+    findings: list[Finding] = []
+    for case in cases:
+        findings += _findings(case, results[case.suite.table])
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
     return Audit(
@@ -94,19 +96,22 @@ def _audit_of(run_id: str, cases: Sequence[Case], results: "TableResults", repor
 
 
 def _findings(case: Case, result: "TableResult") -> list[Finding]:
-    """One finding per broken rule of the table, with sample rows. A finding of severity `error` has the keys of its rows."""
+    """One finding per broken rule of the table, with sample rows.
+
+    A finding of severity `error` also has the keys by which the messages or files of its rows can be found (`SOURCE_COLUMNS`).
+    """
     table = case.suite.table
     findings: list[Finding] = []
     for rule in case.suite.rules:
         if rule.name not in result.broken:
             continue
-        offending = case.offending(rule)
+        offending = case.offending_rows(rule)
         count = result.broken[rule.name]
         if isinstance(rule, NotNull) and len(rule.columns) > 1:
             count = offending.count()  # Great Expectations counts each column, but a row with two nulls is one offending row
         keys: tuple[tuple[Any, ...], ...] = ()
-        if rule.severity is Severity.ERROR and table in TRACED:
-            keys = keys_of(offending, TRACED[table], MAX_OFFENDERS)
+        if rule.severity is Severity.ERROR and table in SOURCE_COLUMNS:
+            keys = keys_of(offending, SOURCE_COLUMNS[table], MAX_OFFENDERS)
         findings.append(
             Finding(
                 table=table,

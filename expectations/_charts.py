@@ -20,7 +20,7 @@ class Chart:
     A value is None if the audit did not check the table or the rule.
     """
 
-    suite: str
+    suite: str  # name of the table
     rule: str | None  # None: the chart shows row counts
     severity: str  # the rule's severity in its newest audit; empty for row counts
     values: Sequence[float | None]  # for a rule, the fraction of rows that broke it; otherwise, the number of rows
@@ -29,8 +29,10 @@ class Chart:
 
     @property
     def broken(self) -> Sequence[int]:
-        """The indices of the audits in which rows broke the rule."""
-        return [index for index, value in enumerate(self.values) if value and self.rule]
+        """The indices of the audits in which rows broke the rule; empty for row counts."""
+        if not self.rule:
+            return []
+        return [index for index, value in enumerate(self.values) if value]
 
     @property
     def highest(self) -> float:
@@ -43,16 +45,17 @@ class Chart:
             return "not judged"
         if self.rule is None:
             return f"{value:,.0f} rows"
-        if value >= 0.0001:
+        if value >= 0.0001:  # below this, two decimals of a percentage would be 0.00%
             return f"{value:.2%}"
         return "under 0.01%" if value else "none"
 
     @property
     def summary(self) -> str:
         """The chart in words."""
-        last = next((value for value in reversed(self.values) if value is not None), None)
+        known_values = [value for value in self.values if value is not None]
+        last = self.format_value(known_values[-1] if known_values else None)
+        highest = self.format_value(self.highest)
         if self.rule is None:
-            return f"at most {self.format_value(self.highest)} in a run, last {self.format_value(last)}"
-        audits = sum(value is not None for value in self.values)
-        summary = f"broken in {len(self.broken)} of {audits} judgements, by at most {self.format_value(self.highest)} of the rows"
-        return f"{summary}, last {self.format_value(last)}" if self.is_current else f"{summary}; not a rule any more"
+            return f"at most {highest} in a run, last {last}"
+        summary = f"broken in {len(self.broken)} of {len(known_values)} judgements, by at most {highest} of the rows"
+        return f"{summary}, last {last}" if self.is_current else f"{summary}; not a rule any more"

@@ -22,16 +22,17 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
 
     @classmethod
     def _get_content_block_fn(cls, expectation_type: str, expectation_config: Any = None) -> Callable[..., Any]:
-        render_row = super()._get_content_block_fn(expectation_type, expectation_config)
+        render_rows = super()._get_content_block_fn(expectation_type, expectation_config)
 
-        def render_extended_row(**arguments: Any) -> Any:
-            """Render a row as the library does, and append the cells of `ADDED_COLUMNS`."""
-            cells = render_row(**arguments)
+        def render_extended_rows(**arguments: Any) -> Any:
+            """Render the rows of an expectation as the library does: a single row. Append the cells of `ADDED_COLUMNS` to it."""
+            rows = render_rows(**arguments)
+            row = rows[0]
             result = arguments["result"]
-            # The first cell is an icon. The word after it is for screen readers.
-            cells[0][0].string_template["template"] += " kept" if result.success else " broken"
+            icon = row[0]
+            icon.string_template["template"] += " kept" if result.success else " broken"  # a word for screen readers
             meta = result.expectation_config.meta
-            cells[0] += [[meta[name]] for name in ADDED_COLUMNS.values()]
-            return cells
+            row += [[meta[key]] for key in ADDED_COLUMNS.values()]  # a cell is a list of texts
+            return rows
 
-        return render_extended_row
+        return render_extended_rows

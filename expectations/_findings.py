@@ -17,7 +17,7 @@ from manifold.contracts.tables import RuleOutcome, Severity
 from manifold.lake.reports import State
 
 # Table name → columns by which the message or file from which a row came can be found.
-TRACED: Mapping[str, tuple[str, ...]] = {
+SOURCE_COLUMNS: Mapping[str, tuple[str, ...]] = {
     tables.DATA.name: ("seq",),
     tables.META.name: ("data_id",),
     tables.IDS.name: ("seq",),
@@ -50,7 +50,7 @@ class Finding:
     rows: int  # number of rows that break the rule
     of: int  # number of rows that were checked
     samples: tuple[str, ...]  # a few offending rows, as JSON objects
-    # Only for severity `error`: the values of the columns in `TRACED` for the offending rows, at most `MAX_OFFENDERS`.
+    # Only for severity `error`: the distinct values of the `SOURCE_COLUMNS` in the offending rows, at most `MAX_OFFENDERS`.
     keys: tuple[tuple[Any, ...], ...] = ()
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
                     "outcome": (RuleOutcome.PASSED if finding is None else RuleOutcome.BROKEN).value,
                     "judged": audit.rows[suite.table],
                     "unexpected": 0 if finding is None else finding.rows,
-                    "sample": None if finding is None else f"[{', '.join(finding.samples)}]",
+                    "sample": None if finding is None else f"[{', '.join(finding.samples)}]",  # a JSON array
                     "at": as_of,
                 }
             )

@@ -35,7 +35,7 @@ GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 
 
 class _ExpectFlag(gxe.ExpectColumnValuesToBeInSet):  # type: ignore[misc]  # the library is read without its types
-    """Expects true in every row of the boolean column that `Case.flagged` adds for a rule."""
+    """Expects true in every row of the boolean column that `Case.flagged_rows` adds for a rule."""
 
     value_set: list[bool] = [True]  # noqa: RUF012  # a field of the library's model
 
@@ -92,12 +92,12 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path) ->
         suite = context.suites.add(gx.ExpectationSuite(table, expectations=list(_expectations(case))))
         definition = context.validation_definitions.add(gx.ValidationDefinition(name=table, data=batch, suite=suite))
         checkpoint = gx.Checkpoint(name=table, validation_definitions=[definition], result_format=RESULT_FORMAT)
-        run = checkpoint.run(batch_parameters={"dataframe": case.flagged}, run_id=identity)
-        (result,) = run.run_results.values()
+        run = checkpoint.run(batch_parameters={"dataframe": case.flagged_rows}, run_id=identity)
+        (result,) = run.run_results.values()  # the checkpoint has one validation, and so one result
         results[table] = _table_result(result)
-        file = site / validation_result(run_id, table)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result.to_json_dict(), indent=1))
+        result_file = site / validation_result(run_id, table)
+        result_file.parent.mkdir(parents=True, exist_ok=True)
+        result_file.write_text(json.dumps(result.to_json_dict(), indent=1))
     if cases:
         context.build_data_docs(site_names=[SITE])
     return results
@@ -111,7 +111,9 @@ def _table_result(validation: ExpectationSuiteValidationResult) -> TableResult:
     rows = 0
     broken: dict[str, int] = {}
     for outcome in validation.results:
-        if outcome.exception_info.get("raised_exception", True):
+        # If metrics could not be computed, `exception_info` has an entry per metric instead of `raised_exception`.
+        has_failed = outcome.exception_info.get("raised_exception", True)
+        if has_failed:
             raise RuntimeError(f"{outcome.expectation_config} could not be judged: {outcome.exception_info}")
         rows = max(rows, int(outcome.result["element_count"]))
         if not outcome.success:
@@ -124,7 +126,7 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
     """Yield the expectations for the rules of a table's suite.
 
     Rules that the library checks in one pass become its own expectations. All other rules become expectations about the boolean
-    column that `Case.flagged` adds. A rule that several columns are not null becomes an expectation per column.
+    column that `Case.flagged_rows` adds. A rule that several columns are not null becomes an expectation per column.
     """
     for rule in case.suite.rules:
         meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
@@ -135,10 +137,10 @@ def _expectations(case: Case) -> Iterator[gxe.Expectation]:
                 for column in rule.columns:
                     yield gxe.ExpectColumnValuesToNotBeNull(column=column, **common)
             case rules.InSet():
-                values = list(case.value(rule.value_set))
+                values = list(case.resolve(rule.value_set))
                 yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=values, **common)
             case rules.Between():
-                bounds = {"min_value": case.value(rule.min_value), "max_value": case.value(rule.max_value)}
+                bounds = {"min_value": case.resolve(rule.min_value), "max_value": case.resolve(rule.max_value)}
                 yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **common)
             case rules.Matches():
                 yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **common)

@@ -13,19 +13,21 @@ from manifold.lake.hashes import HASH_BATCH_SIZE, find_duplicates
 MAX_SUSPECTS = 1000  # repeated hashes that a filter lists one by one; if there are more, all rows are grouped
 
 
-def repeated_keys(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
-    """Keys that occur in several rows of `frame`, which has `rows` rows. Keys with a null are ignored.
+def repeated_keys(frame: DataFrame, columns: Sequence[str], row_count: int) -> DataFrame | None:
+    """Keys that occur in several rows of `frame`, which has `row_count` rows. Keys with a null are ignored.
 
-    The driver compares hashes of the keys first. This takes a tenth of the time of a shuffle, and most runs have no duplicates.
+    Of at most `HASH_BATCH_SIZE` rows, the driver compares hashes of the keys first. This takes a tenth of the time of a shuffle,
+    and most runs have no duplicates.
     """
-    hashed = frame.where(_are_not_null(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
-    if rows <= HASH_BATCH_SIZE:
-        repeated_hashes = find_duplicates(hashed.select("hash").toArrow()["hash"]).tolist()
+    candidates = frame.where(_are_not_null(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
+    if row_count <= HASH_BATCH_SIZE:
+        repeated_hashes = find_duplicates(candidates.select("hash").toArrow()["hash"]).tolist()
         if not repeated_hashes:
             return None
         if len(repeated_hashes) <= MAX_SUSPECTS:
-            hashed = hashed.where(sf.col("hash").isin(repeated_hashes))
-    return _none_if_empty(hashed.groupBy(*columns).count().where("count > 1").select(*columns))
+            candidates = candidates.where(sf.col("hash").isin(repeated_hashes))
+    # Two keys may have the same hash, so the keys themselves are counted.
+    return _none_if_empty(candidates.groupBy(*columns).count().where("count > 1").select(*columns))
 
 
 def keys_repeated_in(table: DataFrame, frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:

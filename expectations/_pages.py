@@ -39,10 +39,10 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, s
     reports.remove(f"{RUNS}/{audit.run_id}")  # pages of an earlier attempt, which may have had other tables
     _copy_pages(site, reports)
     content = json_content(audit, as_of)
-    content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
+    content["details"] = {table: _keep_newest_details(reports, table, audit) for table in audit.rows}
     _write_run(reports, content)
-    for run in kept_runs(reports)[keep:]:
-        _remove(reports, run["run_id"])
+    for run in kept_runs(reports)[keep:]:  # `kept_runs` lists the newest run first
+        _remove_run(reports, run["run_id"])
     _write_index(reports)
 
 
@@ -54,8 +54,10 @@ def record_states(reports: Files, states: Mapping[str, tuple[str, State]]) -> No
         states: run id → the instant of the audit (`at`) and the state. If the run has a newer audit, its state is not changed.
     """
     for run in kept_runs(reports):
-        at, state = states.get(run["run_id"], (None, None))
-        if state is not None and run.get("at") == at:
+        if run["run_id"] not in states:
+            continue
+        audited_at, state = states[run["run_id"]]
+        if run.get("at") == audited_at:
             _write_run(reports, run | {"state": state})
     _write_index(reports)
 
@@ -92,11 +94,11 @@ def _copy_pages(site: Path, reports: Files) -> None:
         reports.write(STYLE, (files("expectations") / "pages" / STYLE).read_bytes())
     pages = [file for file in site.rglob("*") if file.is_file() and file.relative_to(site).parts[0] != "static"]
     with ThreadPoolExecutor(MAX_CONCURRENT_READS, "reports") as pool:
-        list(pool.map(copy, pages))
+        list(pool.map(copy, pages))  # raises the error of a failed copy
 
 
-def _details(reports: Files, table: str, audit: Audit) -> str | None:
-    """The path of Great Expectations' newest page of this table and run. All older pages of the table and run are removed.
+def _keep_newest_details(reports: Files, table: str, audit: Audit) -> str | None:
+    """Remove Great Expectations' pages of this table and run except the newest, and return the path of that page.
 
     If the table has no rows, this audit has no page of it: all pages are removed, and None is returned.
     """
@@ -110,7 +112,7 @@ def _details(reports: Files, table: str, audit: Audit) -> str | None:
     return pages[-1] if pages else None
 
 
-def _remove(reports: Files, run_id: str) -> None:
+def _remove_run(reports: Files, run_id: str) -> None:
     """Remove all pages of a run."""
     for table in (*load_suites(), *load_list_suites()):
         reports.remove(f"{VALIDATIONS}/{table}/{run_id}")

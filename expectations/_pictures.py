@@ -44,13 +44,13 @@ def picture_of(chart: Chart, audits: Sequence[AuditPoint]) -> str:
             _plot_bars(axes, chart, severity)
         zeros = [index for index, value in enumerate(chart.values) if value == 0]
         axes.plot(zeros, [0] * len(zeros), ".", color=MUTED_COLOR, markersize=2, clip_on=False)
-        axes.set_xlim(-0.7, last + 0.7)
-        axes.set_ylim(0, (chart.highest or 1) * 1.02)
+        axes.set_xlim(-0.7, last + 0.7)  # room for the first and the last bar
+        axes.set_ylim(0, (chart.highest or 1) * 1.02)  # an axis cannot have the length 0
         if chart.highest:
             axes.set_yticks([0, chart.highest], ["0", _axis_label(chart, chart.highest)])
         else:
             axes.set_yticks([0], ["0"])
-        ends = sorted({0, last})
+        ends = sorted({0, last})  # a single one if there is only one audit
         ticks = axes.set_xticks(ends, [f"{audits[index].at:%Y-%m-%d %H:%M}" for index in ends])
         if last:  # with two labels, align both so that they stay inside the chart
             ticks[0].label1.set_horizontalalignment("left")
@@ -62,12 +62,18 @@ def picture_of(chart: Chart, audits: Sequence[AuditPoint]) -> str:
 
 def _plot_bars(axes: Axes, chart: Chart, severity: str) -> None:
     """Plot the bars of the audits in which the rule had this severity, each with a marker at its top."""
-    color, marker = (ROW_COUNT_COLOR, "none") if chart.rule is None else MARKS.get(severity, UNKNOWN_SEVERITY_MARK)
+    if chart.rule is None:
+        color, marker = ROW_COUNT_COLOR, "none"
+    else:
+        color, marker = MARKS.get(severity, UNKNOWN_SEVERITY_MARK)
     bars = [(index, value) for index, value in enumerate(chart.values) if value and chart.severities[index] == severity]
     # All bars are one line that is interrupted by NaN, because this gives a single path in the SVG instead of one per bar.
-    xs = [x for index, _ in bars for x in (index, index, float("nan"))]
-    ys = [y for _, value in bars for y in (0.0, value, float("nan"))]
-    width = min(6.0, max(1.0, 150 / len(chart.values)))
+    xs: list[float] = []
+    ys: list[float] = []
+    for index, value in bars:
+        xs += [index, index, float("nan")]
+        ys += [0.0, value, float("nan")]
+    width = min(6.0, max(1.0, 150 / len(chart.values)))  # in points: the more audits, the thinner the bars
     axes.plot(xs, ys, color=color, linewidth=width, solid_capstyle="butt")
     marks: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": 4, "clip_on": False}
     axes.plot([index for index, _ in bars], [value for _, value in bars], color=color, **marks)

@@ -46,15 +46,15 @@ class Case:
     run_id: str
     as_of: datetime  # the instant of the audit
     data_wait: timedelta
-    count: int | None = None  # the number of rows in `frame`, if it is known
+    known_count: int | None = None  # the number of rows in `frame`, if it is known
 
     @cached_property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.frame.count() if self.count is None else self.count
+    def row_count(self) -> int:
+        """The number of rows in `frame`."""
+        return self.frame.count() if self.known_count is None else self.known_count
 
     @cached_property
-    def flagged(self) -> DataFrame:
+    def flagged_rows(self) -> DataFrame:
         """The rows with an additional boolean column for each rule that Great Expectations lacks, and for each unique key.
 
         The library would find repeated keys by a shuffle of all rows, which takes ten times as long (`repeated_keys`).
@@ -64,27 +64,31 @@ class Case:
         """
         # All conditions are evaluated in one step, on the original columns. Otherwise, a rule with the name of a column would
         # replace this column before the condition of another rule reads it.
-        conditions = {rule.name: _is_kept(self.sql(rule.sql)) for rule in self.suite.rules if isinstance(rule, Holds)}
-        rows = self.frame.withColumns(conditions) if conditions else self.frame  # Spark Connect refuses an empty mapping
+        flags = {rule.name: _is_kept(self.fill_in(rule.sql)) for rule in self.suite.rules if isinstance(rule, Holds)}
+        rows = self.frame.withColumns(flags) if flags else self.frame  # Spark Connect refuses an empty mapping
         for rule in self.suite.rules:
             match rule:
                 case Unique() | UniqueTogether():
-                    rows = _with_flag(rows, rule, repeated_keys(self.frame, rule.columns, self.rows))
+                    rows = _with_flag(rows, rule, repeated_keys(self.frame, rule.columns, self.row_count))
                 case UniqueInTable():
                     rows = _with_flag(rows, rule, keys_repeated_in(self.reference(rule.in_table), self.frame, rule.columns))
                 case Known():
                     table = self.reference(rule.in_table)
-                    unless = self.sql(rule.unless) if rule.unless else None
+                    unless = self.fill_in(rule.unless) if rule.unless else None
                     keys = keys_missing_in(table, self.frame, rule.columns, unless=unless, bounded_by=rule.bounded_by)
                     rows = _with_flag(rows, rule, keys, unless)
+                case _:
+                    pass  # `Holds` has its flag already, and Great Expectations checks all other rules without a flag
         return rows
 
-    def value(self, value: Any) -> Any:
-        """The value in this audit of a word such as `$latest`; any other value is returned unchanged."""
-        words = {"$run_id": (self.run_id,), "$epoch": EPOCH, "$latest": self.as_of + CLOCK_TOLERANCE, **VOCABULARIES}
-        return words.get(value, value) if isinstance(value, str) else value
+    def resolve(self, value: Any) -> Any:
+        """The value in this audit of a variable of the suites, such as `$latest`; any other value is returned unchanged."""
+        variables = {"$run_id": (self.run_id,), "$epoch": EPOCH, "$latest": self.as_of + CLOCK_TOLERANCE, **VOCABULARIES}
+        if isinstance(value, str) and value in variables:
+            return variables[value]
+        return value
 
-    def sql(self, condition: str) -> str:
+    def fill_in(self, condition: str) -> str:
         """The condition with literals instead of placeholders such as `:as_of`."""
         values = {
             "as_of": self.as_of,
@@ -105,21 +109,22 @@ class Case:
             raise Permanent(f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}]")
         return self.references[table]
 
-    def offending(self, rule: AnyRule) -> DataFrame:
+    def offending_rows(self, rule: AnyRule) -> DataFrame:
         """The rows that break the rule."""
-        is_kept = _quoted(rule.name) if rule.name in self.flagged.columns else self.condition(rule)
-        return self.flagged.where(f"NOT coalesce({is_kept}, true)")
+        has_flag = rule.name in self.flagged_rows.columns
+        is_kept = _quoted(rule.name) if has_flag else self.condition(rule)
+        return self.flagged_rows.where(f"NOT coalesce({is_kept}, true)")
 
     def condition(self, rule: AnyRule) -> str:
-        """The SQL condition that is true for rows that keep the rule. Only for rules that Great Expectations supports."""
+        """The SQL condition that is true for rows that keep the rule. Only for rules without a flag."""
         match rule:
             case NotNull(columns=columns):
                 return " AND ".join(f"{_quoted(column)} IS NOT NULL" for column in columns)
             case InSet(column=column, value_set=values):
-                return f"{_quoted(column)} IN ({_literals(self.value(values))})"
+                return f"{_quoted(column)} IN ({_literals(self.resolve(values))})"
             case Between(column=column, min_value=least, max_value=most):
-                upper = "" if most is None else f" AND {_quoted(column)} <= {_literal(self.value(most))}"
-                return f"{_quoted(column)} >= {_literal(self.value(least))}{upper}"
+                upper_bound = "" if most is None else f" AND {_quoted(column)} <= {_literal(self.resolve(most))}"
+                return f"{_quoted(column)} >= {_literal(self.resolve(least))}{upper_bound}"
             case Matches(column=column, regex=regex):
                 return f"regexp_like({_quoted(column)}, {_literal(regex)})"
             case NotLess(column_A=greater, column_B=less):
@@ -128,8 +133,8 @@ class Case:
 
     def samples(self, rule: AnyRule, offending: DataFrame) -> tuple[str, ...]:
         """A few of the offending rows as JSON objects, with the key columns and the columns that the rule names."""
-        columns = dict.fromkeys((*self.suite.contract.key, *columns_of(rule)))
-        columns.pop("payload", None)  # too long to show
+        unique_columns = dict.fromkeys((*self.suite.contract.key, *columns_of(rule)))  # in order, each once
+        columns = [column for column in unique_columns if column != "payload"]  # a payload is too long to show
         row_json = sf.to_json(sf.struct(*columns), {"ignoreNullFields": "false"}).alias("row")
         return tuple(row["row"] for row in offending.limit(MAX_SAMPLES).select(row_json).collect())
 
@@ -140,11 +145,15 @@ def keys_of(offending: DataFrame, columns: Sequence[str], limit: int) -> tuple[t
 
 
 def _is_kept(condition: str) -> Column:
+    """Condition that a row keeps a rule: true unless the rule's condition is false."""
     return sf.expr(f"coalesce({condition}, true)")
 
 
 def _with_flag(frame: DataFrame, rule: AnyRule, broken_keys: DataFrame | None, unless: str | None = None) -> DataFrame:
-    """Add the rule's boolean column: false for rows with one of the broken keys, unless the condition `unless` is true."""
+    """Add the rule's boolean column: false for rows with one of the broken keys, unless the condition `unless` is true.
+
+    If `broken_keys` is None, no key breaks the rule, and the column is true in all rows.
+    """
     if broken_keys is None:
         return frame.withColumn(rule.name, sf.lit(True))
     columns = list(columns_of(rule))

@@ -112,7 +112,8 @@ class Known(_Rule):
         return f"{'_'.join(self.columns)}_is_known"
 
     def __str__(self) -> str:
-        return f"({', '.join(self.columns)}) exists in {self.in_table}" + (f", unless {self.unless}" if self.unless else "")
+        exception = f", unless {self.unless}" if self.unless else ""
+        return f"({', '.join(self.columns)}) exists in {self.in_table}{exception}"
 
 
 class InSet(_OnColumn):
@@ -123,8 +124,10 @@ class InSet(_OnColumn):
     value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$orders", "$answers", "$run_id"]
 
     def __str__(self) -> str:
-        words = VOCABULARIES.get(self.value_set) if isinstance(self.value_set, str) else self.value_set
-        return f"{self.column} is one of {', '.join(words or (str(self.value_set),))}"
+        values = self.value_set
+        if isinstance(values, str):  # the name of a vocabulary, or `$run_id`, which stands for itself
+            values = VOCABULARIES.get(values, (values,))
+        return f"{self.column} is one of {', '.join(values)}"
 
 
 class Between(_OnColumn):
@@ -139,7 +142,8 @@ class Between(_OnColumn):
     max_value: int | Literal["$latest"] | None = None
 
     def __str__(self) -> str:
-        return f"{self.column} >= {self.min_value}" + (f" and <= {self.max_value}" if self.max_value is not None else "")
+        upper_bound = "" if self.max_value is None else f" and <= {self.max_value}"
+        return f"{self.column} >= {self.min_value}{upper_bound}"
 
 
 class Matches(_OnColumn):

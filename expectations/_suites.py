@@ -49,7 +49,7 @@ def load_suites(folder: Traversable = FOLDER) -> dict[str, Suite]:
     Raises:
         Permanent: a file is not a valid suite. The message names the file, the field and the remedy.
     """
-    return {suite.table: suite for suite in map(_load, _files(folder))}
+    return {suite.table: suite for suite in map(_load, _yaml_files(folder))}
 
 
 @cache
@@ -59,10 +59,10 @@ def load_list_suites() -> dict[str, Suite]:
     Raises:
         Permanent: as in `load_suites`.
     """
-    return {suite.table: suite for suite in map(_load, _files(LISTS))}
+    return {suite.table: suite for suite in map(_load, _yaml_files(LISTS))}
 
 
-def _files(folder: Traversable) -> list[Traversable]:
+def _yaml_files(folder: Traversable) -> list[Traversable]:
     return sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
 
 
@@ -71,21 +71,21 @@ def _load(path: Traversable) -> Suite:
     try:
         suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
     except ValidationError as exc:
-        first = exc.errors()[0]
-        raise Permanent(
-            f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see the rules in the other suites"
-        ) from exc
-    for problem in _problems(suite, path):
-        raise Permanent(f"{path.name}: {problem}")
+        first_error = exc.errors()[0]
+        field = ".".join(map(str, first_error["loc"]))
+        raise Permanent(f"{path.name}: {field}: {first_error['msg']}; see the rules in the other suites") from exc
+    first_problem = next(_problems(suite, path), None)
+    if first_problem is not None:
+        raise Permanent(f"{path.name}: {first_problem}")
     return suite
 
 
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     """Yield the problems of a suite that its data model does not find: its file name, repeated names, unknown columns."""
-    tables = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
-    if suite.table not in tables:
-        yield f"{suite.table} is not a table of manifold.contracts.tables; name one of {', '.join(tables)}"
-        return
+    columns_by_table = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
+    if suite.table not in columns_by_table:
+        yield f"{suite.table} is not a table of manifold.contracts.tables; name one of {', '.join(columns_by_table)}"
+        return  # the columns of its rules cannot be checked
     if path.name != f"{suite.table}.yaml":
         yield f"a suite's file is named after its table; rename it to {suite.table}.yaml"
     names = [rule.name for rule in suite.rules]
@@ -95,10 +95,10 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     for rule in suite.rules:
         if isinstance(rule, Matches) and "$" in rule.regex:
             yield f"rule {rule.name}: $ also matches before a last line feed; write \\z"
-        rule_tables = [suite.table]
+        rule_tables = [suite.table]  # the tables that must have the rule's columns
         if isinstance(rule, UniqueInTable | Known):
             rule_tables.append(rule.in_table)
         for column in columns_of(rule):
             for table in rule_tables:
-                if column not in tables.get(table, set()):
+                if table not in columns_by_table or column not in columns_by_table[table]:
                     yield f"rule {rule.name}: {table} has no column {column}"

@@ -44,7 +44,7 @@ class Attempt:
         self.run_id = run.run_id
         self.now = run.now
         self.base = base
-        self.attempt = secrets.token_hex(8)
+        self.attempt_id = secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}  # table name → id of the snapshot that this attempt wrote
         self.written: dict[str, int] = {}  # table name → number of rows that this attempt added
 
@@ -65,12 +65,12 @@ class Attempt:
     def append(self, table: Table, rows: DataFrame) -> None:
         """Append a DataFrame to the table's branch, in arrival order."""
         self._writer(table, rows).append()
-        self.note(table)
+        self.record_snapshot(table)
 
     def overwrite(self, table: Table, rows: DataFrame) -> None:
         """Replace all rows of the table's branch, in one snapshot."""
         self._writer(table, rows).overwrite(sf.lit(True))
-        self.note(table)
+        self.record_snapshot(table)
 
     def _writer(self, table: Table, rows: DataFrame) -> DataFrameWriterV2:
         """Create the table's branch, and return a writer of `rows` to it."""
@@ -95,15 +95,15 @@ class Attempt:
         """
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
-        self.note(SEGMENTS)
+        self.record_snapshot(SEGMENTS)
 
     @property
     def properties(self) -> dict[str, str]:
         """The snapshot properties that identify the run and the attempt."""
-        return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
+        return {RUN_ID: self.run_id, ATTEMPT: self.attempt_id}
 
-    def note(self, table: Table) -> None:
-        """Record the snapshot that this attempt has just written to the table's branch.
+    def record_snapshot(self, table: Table) -> None:
+        """Record the snapshot that this attempt has just written to the table's branch, in `snapshots` and `written`.
 
         Raises:
             Retryable: this attempt did not write the branch's head, or the head is not on top of the base snapshot. So another
@@ -111,7 +111,7 @@ class Attempt:
         """
         head = head_of(self.catalog, table, self.run_id)
         properties = properties_of(head) if head else {}
-        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != self.base[table.name]:
+        if head is None or properties.get(ATTEMPT) != self.attempt_id or head.parent_snapshot_id != self.base[table.name]:
             self._discard()
             raise Retryable(f"another process is working on run {self.run_id}; wait for it, or start a new run")
         self.snapshots[table.name] = head.snapshot_id
@@ -125,18 +125,18 @@ class Attempt:
         """
         for table in run_tables_of(self.catalog):
             head = head_of(self.catalog, table, self.run_id)
-            if head is None or properties_of(head).get(ATTEMPT) != self.attempt:
-                continue
+            if head is None or properties_of(head).get(ATTEMPT) != self.attempt_id:
+                continue  # there is no branch, or the other process has written it
             loaded = self.catalog.load_table(table.identifier)
             data_files = [file.file_path for file in added_files(loaded, head)]
-            manifests = [
-                manifest.manifest_path for manifest in head.manifests(loaded.io) if manifest.added_snapshot_id == head.snapshot_id
-            ]
+            own_manifests = [manifest for manifest in head.manifests(loaded.io) if manifest.added_snapshot_id == head.snapshot_id]
+            manifests = [manifest.manifest_path for manifest in own_manifests]
             drop_branch(self.catalog, table, branch_of(self.run_id))
-            retry_conflicts(self._expire)(table, head.snapshot_id)
+            self._expire(table, head.snapshot_id)
             for path in (*data_files, *manifests, head.manifest_list):
                 loaded.io.delete(path)
 
+    @retry_conflicts
     def _expire(self, table: Table, snapshot_id: int) -> None:
         """Remove the snapshot from the table's metadata, if it is still there."""
         loaded = self.catalog.load_table(table.identifier)

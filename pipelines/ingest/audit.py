@@ -74,13 +74,13 @@ def audit_run(run: "Run") -> "Audit | None":
     head = head_of(catalog, SEGMENTS, run_id)
     is_written = head is not None and properties_of(head).get(RUN_ID) == run_id
     if head is None or not is_written or is_committed(catalog.load_table(SEGMENTS.identifier), run_id):
-        log.info("nothing to audit", run_id=run_id)
+        log.info("nothing to audit: no rows of the run are on its branches, or it is already committed", run_id=run_id)
         return None
     pins = (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id))
     all_counts = {pinned.table.name: added_count(catalog, pinned) for pinned in pins}
     counts = {name: count for name, count in all_counts.items() if count}
     written = [pinned for pinned in pins if pinned.table.name in counts]
-    frames = {pinned.table.name: added(run, pinned) for pinned in written}
+    frames = {pinned.table.name: added_rows(run, pinned) for pinned in written}
     result = audit(
         frames,
         run_id=run_id,
@@ -93,10 +93,10 @@ def audit_run(run: "Run") -> "Audit | None":
     )
     append_audit_result(catalog, head, results_of(result, run.now))
     for warning in result.warnings:
-        log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
+        log.warning("run breaks a rule of severity warning", run_id=run_id, rule=str(warning))
     if not result.passed:
         raise AuditFailed(result)
-    log.info("run audited", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
+    log.info("run passed its audit", run_id=run_id, warnings=len(result.warnings), report=str(result.report))
     return result
 
 
@@ -107,7 +107,7 @@ def added_count(catalog: Catalog, pinned: PinnedSnapshot) -> int:
     return int(properties_of(snapshot).get("added-records", "0"))
 
 
-def added(run: "Run", pinned: PinnedSnapshot) -> "DataFrame":
+def added_rows(run: "Run", pinned: PinnedSnapshot) -> "DataFrame":
     """The rows that the run's snapshot adds to the table."""
     table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
@@ -160,7 +160,7 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
     return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(severities)}
 
 
-def held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
+def why_held_back(catalog: Catalog, settings: Settings, run_id: str) -> str:
     """Explain why a run that has not passed its audit must not be published, and name the remedy."""
     rows = _newest_result(catalog, run_id)
     failures = [row for row in rows if row["outcome"] == RuleOutcome.BROKEN and row["severity"] == Severity.ERROR]

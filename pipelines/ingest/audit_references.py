@@ -24,7 +24,7 @@ from pipelines.ingest.run import Run
 
 # Tables in which rules look up values, by name.
 REFERENCES = {table.name: table for table in (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, CAMPAIGNS, SEGMENTS, XRAY_RAW)}
-DAY_OF = "first_seen_at"  # the day column of `sdv_fanout_data`
+PAYLOAD_DAY = "first_seen_at"  # the day column of `sdv_fanout_data`
 MAX_SPANS = 50  # each span is a condition that is evaluated for each file; if there are more, nearby spans are merged
 
 MICROSECOND = timedelta(microseconds=1)  # the resolution of instants
@@ -38,19 +38,20 @@ class ReferenceTables(Mapping[str, DataFrame]):
     """Tables in which rules look up values, by name. Each frame is built on first use.
 
     A frame shows the table as it will be once the run is committed. Only rows to which the run can refer are included: in the
-    ledger, those of the days on which the run's segments began; in the payloads, those of the days that can hold the run's data
-    ids; in the signals, those of the run's time range. Rows without a day are always included.
+    ledger, those of the time range in which the run's segments began; in the payloads, those of the days that can hold the run's
+    data ids; in the signals, those of the run's time range. Rows of the ledger and of the payloads may lack the instant, and are
+    then included as well.
     """
 
     def __init__(self, run: Run, written: Sequence[PinnedSnapshot], added_rows: Mapping[str, DataFrame]) -> None:
         self._run = run
         self._added = added_rows
-        self._versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+        self._snapshot_ids = {pinned.table.name: pinned.snapshot_id for pinned in written}
         self._frames: dict[str, DataFrame] = {}
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
-            self._frames[name] = self._narrow(name, self._read_table(REFERENCES[name]))
+            self._frames[name] = self._referable_rows(name, self._read_table(REFERENCES[name]))
         return self._frames[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -61,38 +62,40 @@ class ReferenceTables(Mapping[str, DataFrame]):
 
     def _read_table(self, table: Table) -> DataFrame:
         """All rows of the table at the run's snapshot or, if the run does not write the table, at main."""
-        main = self._run.catalog.load_table(table.identifier).metadata.current_snapshot_id
-        version = self._versions.get(table.name, main)
-        reader = self._run.spark.read.option("versionAsOf", str(version))
+        main_snapshot_id = self._run.catalog.load_table(table.identifier).metadata.current_snapshot_id
+        snapshot_id = self._snapshot_ids.get(table.name, main_snapshot_id)
+        reader = self._run.spark.read.option("versionAsOf", str(snapshot_id))
         return reader.table(f"{self._run.settings.catalog_name}.{table.identifier}")
 
-    def _narrow(self, name: str, rows: DataFrame) -> DataFrame:
-        """Keep the rows of the table `name` to which the run can refer."""
+    def _referable_rows(self, name: str, rows: DataFrame) -> DataFrame:
+        """Those of `rows`, all rows of the table `name`, to which the run can refer."""
         if name == SEGMENTS.name:
             first, last = _bounds(self._added[name], "began_at")
             is_dayless = sf.col("began_at").isNull()
-            if first is None:
+            if first is None:  # no path of the run's segments contains an instant
                 return rows.where(is_dayless)
             return rows.where(is_dayless | sf.col("began_at").between(sf.lit(first), sf.lit(last)))
         if name == DATA.name and self._is_index_complete():
             return rows.where(self._has_possible_payload_day())
         if name == XRAY_RAW.name and name in self._added:
             first, last = _bounds(self._added[name], "captured_at")
-            # With literal bounds, Iceberg can prune files.
+            # With literal bounds, Iceberg can prune files. Rows without `captured_at` are left out: it is part of the key that is
+            # looked up, and a key with a null equals no other.
             return rows.where(sf.col("captured_at").between(sf.lit(first), sf.lit(last)))
-        return rows
+        return rows  # no bound is known
 
     def _is_index_complete(self) -> bool:
+        """Whether the index has an entry for each payload, as far as the counts tell."""
         data_ids = self._read_table(META).select("data_id").distinct().count()
-        return is_index_complete(self._run.catalog, self._versions.get(DATA.name), data_ids)
+        return is_index_complete(self._run.catalog, self._snapshot_ids.get(DATA.name), data_ids)
 
     def _has_possible_payload_day(self) -> Column:
         """Condition: the row's day can hold a payload of the run's data ids, or the row has no day."""
-        day_columns = {META.name: "stored_at", DATA.name: DAY_OF}
+        day_columns = {META.name: "stored_at", DATA.name: PAYLOAD_DAY}
         instants = [self._added[table].select(column) for table, column in day_columns.items() if table in self._added]
-        condition = sf.col(DAY_OF).isNull()
+        condition = sf.col(PAYLOAD_DAY).isNull()
         for first, last in spans_of(_distinct_days(instants)):
-            condition = condition | sf.col(DAY_OF).between(sf.lit(first), sf.lit(last))
+            condition = condition | sf.col(PAYLOAD_DAY).between(sf.lit(first), sf.lit(last))
         return condition
 
 
@@ -125,9 +128,11 @@ def is_index_complete(catalog: Catalog, payload_snapshot_id: int | None, data_id
     if payloads == data_ids:
         return True
     log.warning(
-        "payload and index row counts differ; scanning all payloads",
-        payloads=payloads,
-        names=data_ids,
+        "payload table and index differ in their number of payloads; the audit scans all days of the payload table",
+        payload_table=DATA.name,
+        index_table=META.name,
+        stored_payloads=payloads,
+        indexed_payloads=data_ids,
         remedy="manifold lake check",
     )
     return False
@@ -145,8 +150,8 @@ def _row_count(table: IcebergTable, snapshot_id: int | None) -> int | None:
 def spans_of(days: Iterable[date]) -> list[Span]:
     """At most `MAX_SPANS` spans of whole days, in order, that together cover `days`."""
     ordered = sorted(set(days))
-    steps = sorted((day - previous for previous, day in pairwise(ordered)), reverse=True)
-    # Each step longer than `max_step` starts another span. At most MAX_SPANS - 1 steps are longer than the step at this index.
+    steps = sorted((day - previous for previous, day in pairwise(ordered)), reverse=True)  # the longest first
+    # Each step longer than `max_step` begins another span, so fewer than MAX_SPANS steps may be longer.
     max_step = steps[MAX_SPANS - 1] if len(steps) >= MAX_SPANS else ONE_DAY
     return [(_midnight(first), _midnight(last + ONE_DAY) - MICROSECOND) for first, last in day_spans(ordered, max_step)]
 

@@ -22,7 +22,7 @@ from pipelines.ingest.lineage import emit_held_back, emit_lineage
 from pipelines.ingest.planning import Offenders
 from pipelines.ingest.publish import finish_committed_runs, is_published, publish
 from pipelines.ingest.quarantine_offenders import offenders_of, send_alert
-from pipelines.ingest.report_states import settle_reports
+from pipelines.ingest.report_states import update_report_states
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest, written_result
 
@@ -59,11 +59,13 @@ def ingest_in_runs(run: Run, *, after_each: Callable[[], object] = lambda: None)
         Retryable: other runs were published first in every attempt at one, another process works at the same run, or a
             service is unavailable. Earlier runs stay published, and the next call continues with the remaining segments.
     """
-    done, last = ingest_before_last(run, after_each=after_each)
+    earlier, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
     after_each()
-    last_run = [run.run_id] if last.part else []  # without segments, nothing is published
-    return Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, *last_run])
+    published_ids = list(earlier.runs)
+    if last.part:  # without segments, nothing is published
+        published_ids.append(last.run_id)
+    return Published(earlier.ingested + written, report, earlier.warnings + warnings, published_ids)
 
 
 def ingest_to_branches(run: Run) -> Ingested:
@@ -76,10 +78,11 @@ def ingest_to_branches(run: Run) -> Ingested:
     """
     _, last = ingest_before_last(run)
     try:
-        return ingest_and_audit(last)[0]
+        written, _ = ingest_and_audit(last)
     except AuditFailed as exc:
         sys.stderr.write(f"{exc}\n")
         return written_result(run.catalog, run.run_id)
+    return written
 
 
 def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
@@ -93,12 +96,13 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
     """
     ensure_tables(run.catalog)
     finish_committed_runs(run.catalog)
-    started, now = time.monotonic(), run.now
+    started = time.monotonic()
+    now = run.now
     done = Published(Ingested(run.run_id))
     was_published = is_published(run.catalog, run.run_id, run.now)
     new = new_segments(run.catalog, run.archive, run.part)
     for run_id, segments in runs_of(new, run.settings.ingest_max_bytes, run.run_id, was_published=was_published):
-        if run_id == run.run_id:
+        if run_id == run.run_id:  # only the last run has this id
             return done, replace(run, now=now, part=segments)
         written, report, warnings = ingest_audit_publish(replace(run, run_id=run_id, now=now, part=segments))
         log.info("run published; more to follow", run_id=run_id, segments=written.segments)
@@ -106,7 +110,7 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
         # With the first run's time, a late run would seem a day old, and would be dropped as abandoned.
         now = run.now + timedelta(seconds=time.monotonic() - started)
         after_each()
-    return done, replace(run, now=now, part=[])
+    return done, replace(run, now=now, part=[])  # nothing was new, or `run` was committed before
 
 
 def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
@@ -120,7 +124,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         stop=stop_after_attempt(MAX_PUBLISH_ATTEMPTS),
         wait=wait_random(0, MAX_PUBLISH_WAIT_S),
         before_sleep=lambda state: log.info(
-            "another run was published first; retrying", run_id=run.run_id, tries=state.attempt_number
+            "run overtaken, or closed by another job; ingesting it again", run_id=run.run_id, attempts=state.attempt_number
         ),
         reraise=True,
     )
@@ -133,7 +137,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
                 written, audit = ingest_and_audit(attempt_run)
                 publish(run.catalog, run.run_id, partial(may_be_published, run.catalog), must=written.segments > 0)
     finally:
-        settle_reports(run.catalog, run.settings)
+        update_report_states(run.catalog, run.settings)  # of this attempt, and of attempts that were overtaken or killed
     emit_lineage(run.catalog, run.settings, run.run_id)
     if audit is None:
         return written, None, 0
@@ -156,20 +160,26 @@ def ingest_and_audit(run: Run) -> tuple[Ingested, Audit | None]:
         try:
             audit = audit_run(round_run)
         except AuditFailed as exc:
-            extended = offenders | offenders_of(run, exc.result)
+            all_offenders = offenders | offenders_of(run, exc.result)
             is_last_round = round_number + 1 == MAX_AUDIT_ROUNDS
-            has_no_new_offender = len(extended) == len(offenders)
-            has_too_many = len(extended) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
+            has_no_new_offender = len(all_offenders) == len(offenders)
+            has_too_many = len(all_offenders) > max(MAX_OFFENDERS, MAX_OFFENDER_SHARE * sum(written.read.values()))
             if is_last_round or has_no_new_offender or has_too_many:
                 emit_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
-            offenders = extended
-            log.warning("run breaks a rule; rewriting it without the offending messages", run_id=run.run_id, aside=len(offenders))
+            offenders = all_offenders
+            log.warning(
+                "run breaks rules of severity error; writing it again without the offending messages and files",
+                run_id=run.run_id,
+                rules=[f"{finding.table}: {finding.rule}" for finding in exc.result.failures],
+                offending_messages=len(offenders.messages),
+                offending_files=len(offenders.files),
+            )
         else:
             if offenders:
                 send_alert(run.settings, run.run_id, offenders)
             return written, audit
-    raise AssertionError("the last round returns or raises")
+    raise AssertionError("the last round has neither returned nor raised")
 
 
 def groups_of(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
@@ -192,7 +202,8 @@ def runs_of(
             yield _derived_run_id(run_id, pending), pending
         pending = group
     if pending is not None:
-        yield _derived_run_id(run_id, pending) if was_published else run_id, pending
+        last_id = _derived_run_id(run_id, pending) if was_published else run_id
+        yield last_id, pending
 
 
 def _derived_run_id(run_id: str, segments: list[Segment]) -> str:

@@ -20,7 +20,7 @@ from manifold.lake.compat import Change
 
 PREFIX = "run_"
 REPEAT = "repeat_"  # prefix of the short-lived branches on which a run's change is rebased
-OURS = "manifold."  # prefix of the properties below
+PROPERTY_PREFIX = "manifold."  # prefix of the properties below
 # Properties of every snapshot that a run writes.
 RUN_ID = "manifold.run-id"
 ATTEMPT = "manifold.attempt"  # a random id of the attempt at the run
@@ -102,7 +102,7 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
     Raises:
         Retryable: another process is working on the same run.
     """
-    with Change(_without_branch(catalog, SEGMENTS, run_id)) as change:
+    with Change(_load_without_branch(catalog, SEGMENTS, run_id)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
@@ -115,7 +115,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
         Overtaken: another job has closed the run.
         Retryable: another process is working on the same run.
     """
-    loaded = _without_branch(catalog, table, run_id)
+    loaded = _load_without_branch(catalog, table, run_id)
     # This check is right before the commit, so that another job has little time to close the run in between.
     if BEGAN + branch_of(run_id) not in catalog.load_table(SEGMENTS.identifier).properties:
         raise Overtaken(f"another job has closed run {run_id}; do it again")
@@ -123,7 +123,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
-def _without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
+def _load_without_branch(catalog: Catalog, table: Table, run_id: str) -> IcebergTable:
     """Load the table, and raise `Retryable` if it already has the run's branch."""
     loaded = catalog.load_table(table.identifier)
     if branch_of(run_id) in loaded.refs():
@@ -166,19 +166,17 @@ def drop_abandoned(catalog: Catalog, now: datetime) -> list[str]:
     are dropped here, the next run still finishes it: it is the newest committed run, and its snapshot names all others (`PINS`).
     """
     properties = catalog.load_table(SEGMENTS.identifier).properties
-    opened_runs = {
-        name.removeprefix(BEGAN): datetime.fromisoformat(instant)
-        for name, instant in properties.items()
-        if name.startswith(BEGAN)
-    }
-    abandoned = [branch for branch, began_at in opened_runs.items() if now - began_at > ABANDONED_AFTER]
+    abandoned: list[str] = []
+    for name, began_at in properties.items():
+        if name.startswith(BEGAN) and now - datetime.fromisoformat(began_at) > ABANDONED_AFTER:
+            abandoned.append(name.removeprefix(BEGAN))
     for branch in abandoned:
         drop_branches(catalog, branch)
-    _drop_stray_branches(catalog, now)
+    _drop_leftover_branches(catalog, now)
     return abandoned
 
 
-def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
+def _drop_leftover_branches(catalog: Catalog, now: datetime) -> None:
     """Drop branches of killed rebases and of closed runs, if their heads are older than a day.
 
     A closed run can have a branch: if another job closes the run while it is being written, the run's next commit recreates the
@@ -188,14 +186,14 @@ def _drop_stray_branches(catalog: Catalog, now: datetime) -> None:
     for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
         old_refs = [name for name, ref in loaded.refs().items() if _committed_ms(loaded, ref.snapshot_id) < oldest_ms]
-        strays = [name for name in old_refs if name.startswith(REPEAT)]
+        leftovers = [name for name in old_refs if name.startswith(REPEAT)]
         run_branches = [name for name in old_refs if name.startswith(PREFIX)]
         if run_branches:
             # A run is opened before its branches are created. The properties are read after the branches, so a run without this
             # property was closed, and is not one that has just begun.
             properties = catalog.load_table(SEGMENTS.identifier).properties
-            strays += [name for name in run_branches if BEGAN + name not in properties]
-        for name in strays:
+            leftovers += [name for name in run_branches if BEGAN + name not in properties]
+        for name in leftovers:
             drop_branch(catalog, table, name)
 
 

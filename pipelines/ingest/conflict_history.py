@@ -53,20 +53,21 @@ def still_refused(
 ) -> dict[str, list[int]]:
     """Path → seqs of the messages in that segment that must stay refused. Segments without such messages are left out.
 
-    Only segments whose seq range contains a refused seq are read. Unreadable files are left out.
+    Only segments whose seq range contains a refused seq are read. Unreadable files are left out, because they are refused as a
+    whole.
     """
-    bounds = list(segments)
-    if not bounds:
+    all_bounds = list(segments)
+    if not all_bounds:
         return {}
-    lowest = min(first for _, first, _ in bounds)
-    highest = max(last for _, _, last in bounds)
-    refused = refused_for_their_bytes(catalog, base, lowest, highest)
+    lowest = min(first for _, first, _ in all_bounds)
+    highest = max(last for _, _, last in all_bounds)
+    refused_seqs = refused_for_their_bytes(catalog, base, lowest, highest)
     refused_by_path: dict[str, list[int]] = {}
-    for path, first, last in bounds:
-        if not any(first <= seq <= last for seq in refused):
+    for path, first, last in all_bounds:
+        if not any(first <= seq <= last for seq in refused_seqs):
             continue
         try:
-            seqs = [seq for seq in seqs_of(archive, path) if seq in refused]
+            seqs = [seq for seq in seqs_of(archive, path) if seq in refused_seqs]
         except Unreadable:
             continue
         if seqs:

@@ -13,8 +13,8 @@ def day_spans(days: Iterable[date], max_step: timedelta = ONE_DAY) -> list[tuple
     """
     spans: list[tuple[date, date]] = []
     for day in sorted(days):
-        first, last = spans[-1] if spans else (day, day)
-        if spans and day - last <= max_step:
+        if spans and day - spans[-1][1] <= max_step:
+            first, _ = spans[-1]
             spans[-1] = (first, day)
         else:
             spans.append((day, day))

@@ -78,12 +78,13 @@ def days_of(table: IcebergTable, file: DataFile) -> list[date]:
     for index, field in enumerate(table.specs()[file.spec_id].fields):
         value = file.partition[index]
         if isinstance(field.transform, DayTransform) and value is not None:
+            # PyIceberg has the day as a date or as the number of days since 1970.
             days.append(value if isinstance(value, date) else EPOCH + timedelta(days=value))
     return days
 
 
 def _matches(rows: pa.Table, columns: Sequence[str], joined_keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A boolean per row: whether the row's values in `columns` are among the keys."""
+    """A boolean per row: whether the row's values in `columns` are among `joined_keys`, which `_joined` has made."""
     return pc.is_in(_joined(rows, columns), value_set=joined_keys)
 
 

@@ -43,14 +43,21 @@ def discover(
     """
     # A run that crashed during its publication is already committed. If nothing is new, no later stage finishes it.
     finish_committed_runs(catalog)
-    new = size = 0
+    new_count = 0
+    new_bytes = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
-        new, size = new + 1, size + segment.size
-    following: list[str] = []
-    if new:
-        following = [INGEST]
+        new_count += 1
+        new_bytes += segment.size
+    next_stages: list[str] = []
+    if new_count:
+        next_stages = [INGEST]
     elif queues_lag(catalog, settings, now):
-        following = [POPULATE]
-    discovered = Discovered(new, size, [] if dry_run else following, java_options(size))
-    log.info("discovery done", **asdict(discovered), would_follow=following)
-    return discovered
+        next_stages = [POPULATE]
+    log.info(
+        "archive and queues compared with the lake",
+        new_segments=new_count,
+        new_bytes=new_bytes,
+        next_stages=next_stages,
+        dry_run=dry_run,
+    )
+    return Discovered(new_count, new_bytes, [] if dry_run else next_stages, java_options(new_bytes))

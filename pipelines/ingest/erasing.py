@@ -64,14 +64,14 @@ def _key_filter(keys: pa.Table) -> BooleanExpression:
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
     """Replace each file in `changes` by the rows of its entry. In the new snapshot, no manifest mixes live and deleted files."""
     head = table.refs()[branch].snapshot_id
-    mixed_files = list(_mixed_manifest_files(table, head, changes))
-    if mixed_files:  # replace these files by their own rows, which makes PyIceberg rewrite their manifests
+    files_of_mixed_manifests = list(_files_of_mixed_manifests(table, head, changes))
+    if files_of_mixed_manifests:  # replace these files by their own rows, which makes PyIceberg rewrite their manifests
         tasks = {task.file: task for task in table.scan(snapshot_id=head).plan_files()}
-        changes = changes | {file: read_files(table, [tasks[file]]) for file in mixed_files}
+        changes = changes | {file: read_files(table, [tasks[file]]) for file in files_of_mixed_manifests}
     replace_files(table, branch, changes, properties)
 
 
-def _mixed_manifest_files(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
+def _files_of_mixed_manifests(table: IcebergTable, head: int, changes: Changes) -> Iterator[DataFile]:
     """Yield the smallest live file of each manifest that mixes live and deleted files.
 
     Manifests with a file in `changes` are left out: replacing that file rewrites the manifest already.
@@ -90,6 +90,7 @@ def lists_deleted(table: IcebergTable, head: int) -> bool:
 
 
 def _is_deleted_only(manifest: ManifestFile) -> bool:
+    """Whether the manifest lists deleted files only."""
     return not manifest.has_added_files() and not manifest.has_existing_files()
 
 

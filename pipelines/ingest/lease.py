@@ -86,6 +86,7 @@ class Lease:
                 return [], []  # an earlier commit took the lease, and its reply was lost
             self._require_free(table)
             old_tags = [name for name in table.refs() if name.startswith(HOLDER)]
+            # The commit fails if another job takes or releases the lease before it.
             requirements = [_unchanged_ref(table, name) for name in (TAKEN, *old_tags)]
             drops = [_ref_update(RemoveSnapshotRefUpdate, name) for name in old_tags]
             target = {"snapshot-id": table.metadata.current_snapshot_id}
@@ -107,7 +108,7 @@ class Lease:
 
         def change(table: IcebergTable) -> tuple[list[TableRequirement], list[TableUpdate]]:
             if self._tag not in table.refs():
-                return [], []
+                return [], []  # another job has the lease, or an earlier commit released it, and its reply was lost
             updates: list[TableUpdate] = [
                 _ref_update(RemoveSnapshotRefUpdate, name) for name in (TAKEN, self._tag) if name in table.refs()
             ]

@@ -53,7 +53,9 @@ class Ledger:
         selected = ("path", *columns)
         if not len(wanted):
             return _table([], selected)
-        filters = of_days({day_of(path) for path in wanted.to_pylist()}) if self._has_days() else [AlwaysTrue()]
+        filters: list[BooleanExpression] = [AlwaysTrue()]
+        if self._has_day_column():  # a snapshot of an earlier release lacks it
+            filters = day_filters({day_of(path) for path in wanted.to_pylist()})
         batches = []
         for row_filter in filters:
             for batch in self.scan(row_filter, *selected):
@@ -73,9 +75,9 @@ class Ledger:
         """Yield the matching rows in batches."""
         yield from self._table.scan(row_filter, columns, snapshot_id=self._snapshot_id).to_arrow_batch_reader()
 
-    def _has_days(self) -> bool:
+    def _has_day_column(self) -> bool:
         """Whether the schema of the snapshot has the column `began_at`."""
-        schema = self._table.schema()
+        schema = self._table.schema()  # that of main
         snapshot = self._table.snapshot_by_id(self._snapshot_id) if self._snapshot_id is not None else None
         if snapshot is not None and snapshot.schema_id is not None:
             schema = self._table.schemas()[snapshot.schema_id]
@@ -99,7 +101,7 @@ def day_of(path: str) -> date | None:
     return None if instant is None else instant.date()
 
 
-def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
+def day_filters(days: Iterable[date | None]) -> list[BooleanExpression]:
     """Filters that together select the rows of segments that began on these days, and all rows without a day.
 
     A row has no day if the segment's path contains no instant, or if the row was written before the ledger had the column. The
@@ -129,22 +131,38 @@ def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -
     unchecked_from = since  # the first day that is not compared yet
     for group in archive.walk():
         archived = {segment.path for segment in group}
-        days = [day for path in archived if "/dt=" in path and (day := day_of(path)) is not None]
-        if days and max(days) >= unchecked_from:
-            last = max(days)
+        last = _last_walked_day(archived)
+        if last is not None and last >= unchecked_from:
             yield from _missing(ledger.scan(_began_between(unchecked_from, last), "path"), archived, archive)
             unchecked_from = last + ONE_DAY
+    # Segments of the ledger that began after all files in day folders.
     is_later = where(GreaterThanOrEqual, "began_at", _midnight(unchecked_from))
     yield from _missing(ledger.scan(is_later, "path"), set(), archive)
+    # Rows without a day. An earlier release may have written them, so the path can still tell the day.
     for batch in ledger.scan(IsNull(term="began_at"), "path"):
         paths = batch["path"].to_pylist()
         if since != date.min:
-            paths = [path for path in paths if (day_of(path) or date.min) >= since]
+            paths = [path for path in paths if _is_known_to_begin_since(path, since)]
         yield from sorted(set(paths) - archive.present(paths))
 
 
+def _last_walked_day(paths: Iterable[str]) -> date | None:
+    """The last day of the files in day folders; None if there are none.
+
+    The archive is walked by day folders, so the days of files outside of them, which come first, do not tell how far the walk is.
+    """
+    days = [day_of(path) for path in paths if "/dt=" in path]
+    return max((day for day in days if day is not None), default=None)
+
+
+def _is_known_to_begin_since(path: str, since: date) -> bool:
+    """Whether the segment began on or after the day `since`; False if its path contains no instant."""
+    day = day_of(path)
+    return day is not None and day >= since
+
+
 def _missing(batches: Iterable[pa.RecordBatch], archived: set[str], archive: Archive) -> Iterator[str]:
-    """Yield the paths in the batches that are neither in `archived`, which is known to exist, nor elsewhere in the archive."""
+    """Yield the paths in the batches that are missing from the archive. The paths in `archived` are known to be in it."""
     for batch in batches:
         unconfirmed = set(batch["path"].to_pylist()) - archived
         yield from sorted(unconfirmed - archive.present(unconfirmed))
@@ -167,13 +185,13 @@ def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
     head = head_of(catalog, SEGMENTS, run_id)
     if head is None or head.parent_snapshot_id is None:  # the run has not written `ingested_segments` yet
         return []
-    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, rows=1)  # at least one; their number is not needed
     rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
     return [(row["path"], Stream(row["stream"])) for row in rows]
 
 
 def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:
-    """The segments of this part of the archive, oldest first, in groups."""
+    """The segments of this part of the archive in groups: oldest first, by the days in the names of their folders."""
     if part is None or isinstance(part, Interval):
         return archive.walk(part)
     segments = sorted(part, key=lambda segment: segment.age)

@@ -49,7 +49,9 @@ def emit_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
         ledger = catalog.load_table(SEGMENTS.identifier)
         matching = (snapshot for snapshot in committed_runs(ledger) if properties_of(snapshot)[RUN_ID] == run_id)
         run = next(matching, None)
-        return run is not None and emit(settings, list(events(catalog, settings, run)))
+        if run is None:
+            return False
+        return emit(settings, list(events(catalog, settings, run)))
     except Exception as exc:  # noqa: BLE001  # the run is committed
         log.warning("lineage of a committed run not emitted", run_id=run_id, reason=repr(exc))
         return False
@@ -91,7 +93,10 @@ def _failed_events(catalog: Catalog, settings: Settings, run: Snapshot, audit: "
         table = _output_dataset(catalog, settings, pinned)
         rules = facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=assertions.get(pinned.table.name, []))
         audited.append(_input_dataset(table) | {"inputFacets": {"dataQualityAssertions": rules}})
-    reasons = [f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures]
+    reasons = [
+        f"{failure.table}: {failure.rule} does not hold for {failure.rows} of {failure.of} rows ({failure.why})"
+        for failure in audit.failures
+    ]
     why = f"held back by the audit: {'; '.join(reasons)}"
     yield from _step_events(settings, run, "ingest", _stream_datasets(catalog, settings, run), [], why)
     yield from _step_events(settings, run, "audit", audited, [dataset(audit.report)], why)
@@ -113,7 +118,7 @@ def _step_events(
 
 def _stream_datasets(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
     """The archive's streams that the run reads, each with the number of files and messages, from the run's ledger rows."""
-    added = SnapshotRange(SEGMENTS, run.parent_snapshot_id, run.snapshot_id, 1)
+    added = SnapshotRange(SEGMENTS, run.parent_snapshot_id, run.snapshot_id, rows=1)  # at least one; their number is not needed
     is_of_run = where(EqualTo, "run_id", properties_of(run)[RUN_ID])
     files, messages = Counter[str](), Counter[str]()
     for row in added.read(catalog, is_of_run, ("stream", "messages")).to_pylist():

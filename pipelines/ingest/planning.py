@@ -144,30 +144,41 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, offend
         # Add the snapshots of the new tables. Those that `base` already has must stay, to be consistent with each other.
         base = current_snapshots(catalog, loaded) | base
     probes = dict(zip((segment.path for segment in new), probe(archive, new), strict=True))
-    overlaps = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
     complete_from = pruned_before(loaded)
-    complete_from_seq = 0 if complete_from is None else first_seq_at(complete_from)
-    # Replays are compared only with other replays: the seqs in a replay are those of refused messages, so the segments with the
-    # original messages contain them too.
-    for stream, replayed in product(DEDUPLICATED_STREAMS, (False, True)):
-        compared = [segment for segment in new if segment.stream is stream and segment.is_replay is replayed]
-        fresh = _sorted_spans(_span(segment, probes[segment.path]) for segment in compared)
-        if fresh:
-            old = _old_spans(ledger, stream, fresh, replayed=replayed)
-            _find_overlaps(catalog, archive, DEDUPLICATED_STREAMS[stream], fresh, old, overlaps, complete_from_seq)
+    complete_from_seq = 0 if complete_from is None else first_seq_at(complete_from)  # the ledger is complete from this seq on
+    overlaps = _compare_segments(catalog, archive, ledger, new, probes, complete_from_seq)
     with_payloads = [segment for segment in new if segment.stream in PAYLOAD_STREAMS and not segment.is_replay]
     payload_spans = _sorted_spans(_span(segment, probes[segment.path]) for segment in with_payloads)
-    refused = still_refused(catalog, base, archive, ((span.path, span.first, span.last) for span in payload_spans))
-    for path, seqs in refused.items():
-        overlaps.skips[path] = sorted({*overlaps.skips.get(path, ()), *seqs})
+    bounds = [(span.path, span.first, span.last) for span in payload_spans]
+    for path, refused_seqs in still_refused(catalog, base, archive, bounds).items():
+        overlaps.skips[path] = sorted({*overlaps.skips.get(path, ()), *refused_seqs})
     offenders = offenders or Offenders()
-    return Plan(base, new, probes, overlaps.skips, {**overlaps.problems, **offenders.files}, offenders.messages)
+    problems = {**overlaps.problems, **offenders.files}
+    return Plan(base, new, probes, overlaps.skips, problems, offenders.messages)
 
 
-def _old_spans(ledger: Ledger, stream: Stream, fresh: list[Span], *, replayed: bool) -> list[Span]:
-    """The ingested segments of the stream within the seq range of the fresh ones; only replays, or only other segments."""
-    first = min(span.first for span in fresh)
-    last = max(span.last for span in fresh)
+def _compare_segments(
+    catalog: Catalog, archive: Archive, ledger: Ledger, new: list[Segment], probes: Mapping[str, Probe], complete_from_seq: int
+) -> Overlaps:
+    """Compare the new segments of each stream with each other and with ingested segments. Invalid segments are problems too.
+
+    Replays are compared only with other replays: the seqs in a replay are those of refused messages, so the segments with the
+    original messages contain them too.
+    """
+    overlaps = Overlaps(problems={path: probed.problem for path, probed in probes.items() if probed.problem is not None})
+    for stream, replayed in product(DEDUPLICATED_STREAMS, (False, True)):
+        compared = [segment for segment in new if segment.stream is stream and segment.is_replay is replayed]
+        new_spans = _sorted_spans(_span(segment, probes[segment.path]) for segment in compared)
+        if new_spans:
+            old_spans = _old_spans(ledger, stream, new_spans, replayed=replayed)
+            _find_overlaps(catalog, archive, DEDUPLICATED_STREAMS[stream], new_spans, old_spans, overlaps, complete_from_seq)
+    return overlaps
+
+
+def _old_spans(ledger: Ledger, stream: Stream, new_spans: list[Span], *, replayed: bool) -> list[Span]:
+    """The ingested segments of the stream within the seq range of the new ones; only replays, or only other segments."""
+    first = min(span.first for span in new_spans)
+    last = max(span.last for span in new_spans)
     rows = [row for row in ledger.overlapping(stream, first, last) if is_replay(row["path"]) is replayed]
     return _sorted_spans(Span(row["path"], row["first_seq"], row["last_seq"]) for row in rows)
 
@@ -187,28 +198,28 @@ def _sorted_spans(spans: Iterable[Span | None]) -> list[Span]:
 def _find_overlaps(
     catalog: Catalog,
     archive: Archive,
-    table: Table | None,
-    fresh: list[Span],
-    old: list[Span],
+    seq_table: Table | None,
+    new_spans: list[Span],
+    old_spans: list[Span],
     overlaps: Overlaps,
     complete_from_seq: int,
 ) -> None:
-    """Find the seqs of each fresh segment that an old segment, or an earlier fresh segment, also has; add them to `overlaps`.
+    """Find the seqs of each new segment that an old segment, or an earlier new segment, also has; add them to `overlaps`.
 
-    For seqs below `complete_from_seq`, the ledger and thus `old` may lack segments, so `table`, if there is one, and quarantine
-    are read instead.
+    For seqs below `complete_from_seq`, the ledger and thus `old_spans` may lack segments. So the seqs in quarantine and in
+    `seq_table`, which has those of accepted messages, are read instead. If `seq_table` is None, only quarantine is read.
 
     Usually no file is read, because the seq ranges of one recorder's segments follow each other without overlaps, and no other
     recorder assigns the same seqs. Seqs derived from a path are valid for that path only: if they collide with other seqs, the
     whole file is refused.
     """
-    unchecked_by_ledger = [span for span in fresh if span.first < complete_from_seq]
-    paths_to_read = _overlapping_paths(fresh, old) | {span.path for span in unchecked_by_ledger}
+    unchecked_by_ledger = [span for span in new_spans if span.first < complete_from_seq]
+    paths_to_read = _overlapping_paths(new_spans, old_spans) | {span.path for span in unchecked_by_ledger}
     if not paths_to_read:
         return
-    overlapping_old = [span for span in old if span.path in paths_to_read]
-    known_seqs = _seqs_in_lake(catalog, archive, table, overlapping_old, unchecked_by_ledger)
-    for span in fresh:
+    overlapping_old = [span for span in old_spans if span.path in paths_to_read]
+    known_seqs = _seqs_in_lake(catalog, archive, seq_table, overlapping_old, unchecked_by_ledger)
+    for span in new_spans:
         if span.path not in paths_to_read:
             continue
         try:
@@ -228,7 +239,7 @@ def _find_overlaps(
 
 
 def _seqs_in_lake(
-    catalog: Catalog, archive: Archive, table: Table | None, old: list[Span], unchecked_by_ledger: list[Span]
+    catalog: Catalog, archive: Archive, seq_table: Table | None, old_spans: list[Span], unchecked_by_ledger: list[Span]
 ) -> set[int]:
     """The seqs of the old segments, and the seqs in the lake's tables within the ranges of `unchecked_by_ledger`.
 
@@ -236,7 +247,7 @@ def _seqs_in_lake(
     """
     seqs: set[int] = set()
     spans_in_tables = list(unchecked_by_ledger)
-    for span in old:
+    for span in old_spans:
         if archive.exists(span.path):
             seqs.update(seqs_of(archive, span.path))
         else:
@@ -244,24 +255,24 @@ def _seqs_in_lake(
     if spans_in_tables:
         first = min(span.first for span in spans_in_tables)
         last = max(span.last for span in spans_in_tables)
-        # Quarantine has the seqs of the original messages, which a replay repeats.
-        if not is_replay(spans_in_tables[0].path):
+        are_replays = is_replay(spans_in_tables[0].path)  # replays are compared only with replays, so all are or none is
+        if not are_replays:  # quarantine has the seqs of the original messages, which a replay repeats
             seqs |= _seqs_in_table(catalog, QUARANTINE, first, last)
-        if table is not None:
-            seqs |= _seqs_in_table(catalog, table, first, last)
+        if seq_table is not None:
+            seqs |= _seqs_in_table(catalog, seq_table, first, last)
     return seqs
 
 
-def _overlapping_paths(fresh: list[Span], old: list[Span]) -> set[str]:
-    """Paths of all segments, fresh or old, that may have a seq in common with another segment, if one of the two is fresh."""
+def _overlapping_paths(new_spans: list[Span], old_spans: list[Span]) -> set[str]:
+    """Paths of all segments, new or old, that may have a seq in common with another segment, if one of the two is new."""
     paths: set[str] = set()
-    fresh_paths = {span.path for span in fresh}
+    new_paths = {span.path for span in new_spans}
     open_spans: list[Span] = []  # segments whose range reaches the current segment's lowest seq
-    for span in _sorted_spans([*fresh, *old]):
+    for span in _sorted_spans([*new_spans, *old_spans]):
         open_spans = [open_span for open_span in open_spans if open_span.last >= span.first]
         for open_span in open_spans:
-            has_fresh = span.path in fresh_paths or open_span.path in fresh_paths
-            if has_fresh and open_span.may_share_seqs(span):
+            has_new = span.path in new_paths or open_span.path in new_paths
+            if has_new and open_span.may_share_seqs(span):
                 paths |= {span.path, open_span.path}
         open_spans.append(span)
     return paths
@@ -269,12 +280,13 @@ def _overlapping_paths(fresh: list[Span], old: list[Span]) -> set[str]:
 
 def _seqs_in_table(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
     """The distinct seqs in [first, last] that main of the table has."""
-    day = table.day_of
-    assert day is not None  # every table passed in has a day column
+    day_column = table.day_of
+    assert day_column is not None  # every table passed in has one
     row_filter = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
     if table is not QUARANTINE:  # the day column of all other tables is the time in the seq, so days can be pruned
-        is_in_days = And(where(GreaterThanOrEqual, day, datetime_of(first)), where(LessThanOrEqual, day, datetime_of(last)))
-        row_filter = And(row_filter, is_in_days)
+        is_after_first = where(GreaterThanOrEqual, day_column, datetime_of(first))
+        is_before_last = where(LessThanOrEqual, day_column, datetime_of(last))
+        row_filter = And(row_filter, And(is_after_first, is_before_last))
     seqs: set[int] = set()
     for batch in catalog.load_table(table.identifier).scan(row_filter, ("seq",)).to_arrow_batch_reader():
         seqs.update(pc.unique(batch["seq"]).to_pylist())  # a trigger has a row for each vehicle, all with the same seq

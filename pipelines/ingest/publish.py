@@ -34,6 +34,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
+    TableUpdate,
 )
 
 from manifold.contracts.errors import OutcomeUnknown, Retryable
@@ -57,7 +58,7 @@ from pipelines.ingest.branches import (
     properties_of,
 )
 from pipelines.ingest.lease import fence
-from pipelines.ingest.rebase import is_change_of, repeat
+from pipelines.ingest.rebase import is_change_of, rebase_onto
 
 MAX_COMMIT_ATTEMPTS = 60  # attempts at a commit to a table
 COMMIT_REPLY_RETENTION = timedelta(days=2)  # a client that missed the reply to its commit may retry this long
@@ -81,22 +82,23 @@ def publish(
         LeaseLost: another job has taken this job's lease. Nothing was published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
-    has_rows = written is not None and properties_of(written).get(RUN_ID) == run_id
+    is_written = written is not None and properties_of(written).get(RUN_ID) == run_id
     # Without a branch, the run may have been published so long ago that its snapshot has expired, so its rows are looked up too.
-    is_done = is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if has_rows else is_published(catalog, run_id)
+    is_done = is_committed(catalog.load_table(SEGMENTS.identifier), run_id) if is_written else is_published(catalog, run_id)
     if is_done:
         log.info("run already committed", run_id=run_id)
-    elif written is None or not has_rows or written.parent_snapshot_id is None:
+        finish_committed_runs(catalog)
+        return True
+    if written is None or not is_written or written.parent_snapshot_id is None:
         if must:
             raise Overtaken(f"another job has closed run {run_id}; do it again")
-        log.info("nothing to publish", run_id=run_id)
+        log.info("nothing to publish: no rows of the run are on its branches", run_id=run_id)
         return False
-    elif not passed_audit(written):
+    if not passed_audit(written):
         raise Overtaken(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
-    elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fenced_by=fence):
+    if not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id, fenced_by=fence):
         raise Overtaken(f"run {run_id} began before another run was published; ingest it again")
-    else:
-        log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
+    log.info("run committed", run_id=run_id, snapshot=written.snapshot_id)
     finish_committed_runs(catalog)
     return True
 
@@ -153,7 +155,7 @@ def unfinished(segments: IcebergTable) -> list[Snapshot]:
     """
     newest_first = committed_runs(segments)
     candidates = [run for run in newest_first if run is newest_first[0] or _is_open(segments, run)]
-    return candidates[::-1]
+    return candidates[::-1]  # oldest first
 
 
 def committed_runs(segments: IcebergTable) -> list[Snapshot]:
@@ -168,17 +170,19 @@ def committed_runs(segments: IcebergTable) -> list[Snapshot]:
         if PINS in properties and snapshot.snapshot_id not in undone:
             runs.append(snapshot)
             if properties.get(UNDOES) == EVERYTHING:
-                break
+                break  # all earlier runs are rolled back
             undone.update(json.loads(properties.get(UNDOES, "[]")))
     return runs
 
 
 def _is_unfinished(catalog: Catalog, run: Snapshot) -> bool:
+    """Whether the committed run may still be missing from some main."""
     candidates = unfinished(catalog.load_table(SEGMENTS.identifier))
     return run.snapshot_id in {candidate.snapshot_id for candidate in candidates}
 
 
 def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
+    """Whether the run's branch of `ingested_segments` still exists, at the run's snapshot."""
     branch = segments.refs().get(branch_of(properties_of(run)[RUN_ID]))
     return branch is not None and branch.snapshot_id == run.snapshot_id
 
@@ -218,7 +222,7 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
         if not is_next and not _is_unfinished(catalog, run):
             # While this process was paused, another one finished the run. Main has the change, even if the snapshot by which
             # `is_in_main` recognizes it has expired.
-            log.info("run finished by another process", run_id=run_id)
+            log.info("committed run finished by another process", run_id=run_id, table=pinned.table.name)
             return
         if main is None or written is None:
             raise OutcomeUnknown(
@@ -227,8 +231,8 @@ def _fast_forward(catalog: Catalog, pinned: PinnedSnapshot, run: Snapshot) -> No
             )
         target = written.snapshot_id
         if not is_next:
-            log.info("main was compacted since the run began; rebasing", table=pinned.table.name)
-            target = repeat(catalog, pinned.table, written, main)
+            log.info("main was compacted since the run began; rebasing the run", run_id=run_id, table=pinned.table.name)
+            target = rebase_onto(catalog, pinned.table, written, main)
         if _move_main(catalog, pinned.table, main.snapshot_id, target, drop_branch=branch_of(run_id)):
             return
     raise Retryable(f"too many concurrent commits to {pinned.table.identifier}; try again")
@@ -240,9 +244,15 @@ def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
 
 
 def _move_main(
-    catalog: Catalog, table: Table, expected: int, target: int, *, drop_branch: str = "", fenced_by: Fence = lambda _: ()
+    catalog: Catalog,
+    table: Table,
+    expected: int,
+    target: int,
+    *,
+    drop_branch: str | None = None,
+    fenced_by: Fence = lambda _: (),
 ) -> bool:
-    """Move main from snapshot `expected` to snapshot `target`, and drop the branch `drop_branch` in the same commit.
+    """Move main from snapshot `expected` to snapshot `target`, and drop the branch `drop_branch`, if any, in the same commit.
 
     `fenced_by` returns additional requirements of the commit. Returns False if main was at another snapshot. If the reply to the
     commit is lost, main is read again.
@@ -254,10 +264,12 @@ def _move_main(
             # An earlier commit of this loop may have succeeded without a reply, and another run may be on top of `target` by now.
             return is_in_main(loaded, target)
         move = SetSnapshotRefUpdate.model_validate({"ref-name": MAIN, "type": "branch", "snapshot-id": target})
-        drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": drop_branch})] if drop_branch in loaded.refs() else []
+        updates: list[TableUpdate] = [move]
+        if drop_branch is not None and drop_branch in loaded.refs():
+            updates.append(RemoveSnapshotRefUpdate.model_validate({"ref-name": drop_branch}))
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))
         try:
-            commit(loaded, (*guards, *fenced_by(loaded)), (move, *drops))
+            commit(loaded, (*guards, *fenced_by(loaded)), tuple(updates))
         except (CommitFailedException, CommitStateUnknownException):
             continue  # another ref moved, or the reply was lost: load the table again
         return True

@@ -42,8 +42,9 @@ def offenders_of(run: Run, audit: Audit) -> Offenders:
             offenders |= Offenders(files={str(key[0]): reason for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
             offenders |= Offenders(dict.fromkeys(_source_seqs(run, finding), reason))
-        else:  # the first key column is the seq
-            offenders |= Offenders({int(key[0]): reason for key in finding.keys if key[0] is not None})
+        else:  # the only key column is the seq; the message of a row without a seq cannot be found
+            seqs = [int(key[0]) for key in finding.keys if key[0] is not None]
+            offenders |= Offenders(dict.fromkeys(seqs, reason))
     return offenders
 
 
@@ -62,7 +63,7 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
         try:
             messages = decode(path, archive.read(path)).messages
         except Unreadable:
-            continue
+            continue  # the file is refused as a whole, so no row came from it
         for batch in parsers[stream](messages, limits):
             accepted = batch.filter(pc.is_null(batch["reason"])).to_pylist()
             yield from (row["seq"] for row in accepted if key_of(row) in bad_keys)
@@ -71,11 +72,11 @@ def _source_seqs(run: Run, finding: Finding) -> Iterator[int]:
 def send_alert(settings: Settings, run_id: str, offenders: Offenders) -> None:
     """Alert that these messages and files are set aside from the run, which has now passed its audit."""
     names = [*(f"seq {seq}" for seq in sorted(offenders.messages)), *sorted(offenders.files)]
-    shown = ", ".join(names[:MAX_NAMES_IN_ALERT])
+    shown_names = ", ".join(names[:MAX_NAMES_IN_ALERT])
     if len(names) > MAX_NAMES_IN_ALERT:
-        shown += ", …"
+        shown_names += ", …"
     reasons = sorted({*offenders.messages.values(), *offenders.files.values()})
-    text = f"run {run_id} quarantined {len(offenders)} messages or files ({shown}): {'; '.join(reasons)}"
+    text = f"run {run_id} quarantined {len(offenders)} messages or files ({shown_names}): {'; '.join(reasons)}"
     alert(
         settings,
         "set aside",

@@ -122,7 +122,7 @@ def _balanced(segments: Sequence[Segment], max_groups: int) -> list[list[Segment
     """
     groups: list[list[Segment]] = [[] for _ in range(min(max_groups, len(segments)))]
     sizes = [0] * len(groups)
-    for segment in sorted(segments, key=lambda s: (-s.size, s.path)):
+    for segment in sorted(segments, key=lambda segment: (-segment.size, segment.path)):
         smallest = sizes.index(min(sizes))
         groups[smallest].append(segment)
         sizes[smallest] += segment.size + 1  # plus 1, so that empty segments are distributed too
@@ -137,19 +137,33 @@ def read_files(
     limits: Limits,
     unreadable_schema: pa.Schema | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the parsed messages, and with `unreadable_schema` one refused row of that schema per unreadable file."""
+    """Yield the rows of the parsed messages, and with `unreadable_schema` one refused row of that schema per unreadable file.
+
+    Without `unreadable_schema`, unreadable files are left out, because another read of the same files refuses them.
+    """
     for file in files:
         content = archive.read(file.path)
         try:
-            if file.problem is not None:
-                raise Unreadable(file.problem)
-            messages = decode(file.path, content).messages
-            _require_node(messages, file.node)
+            messages = _messages_of(file, content)
         except Unreadable as exc:
             if unreadable_schema is not None:
                 yield _refused_file(file, str(exc), content, unreadable_schema)
             continue
-        yield from parser(set_aside(_without(messages, file.skip), offenders), limits)
+        new_messages = _without_seqs(messages, file.skip)
+        yield from parser(refuse_offenders(new_messages, offenders), limits)
+
+
+def _messages_of(file: File, content: bytes) -> pa.Table:
+    """All messages of the file with this content.
+
+    Raises:
+        Unreadable: the plan refuses the file, it is not a valid segment, or it has seqs of a recorder other than its name says.
+    """
+    if file.problem is not None:
+        raise Unreadable(file.problem)
+    messages = decode(file.path, content).messages
+    _require_node(messages, file.node)
+    return messages
 
 
 def _require_node(messages: pa.Table, node: int | None) -> None:
@@ -163,11 +177,11 @@ def _require_node(messages: pa.Table, node: int | None) -> None:
     if node is None:
         return
     seqs = messages["seq"].to_numpy()
-    nodes = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)
-    if (nodes != node).any():
-        other = nodes[nodes != node][0]
+    nodes = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)  # as `contracts.seq.node_of`, for all seqs at once
+    other_nodes = nodes[nodes != node]
+    if len(other_nodes):
         raise Unreadable(
-            f"its name says that recorder {node} wrote it, and it has seqs of recorder {other}; give it another name"
+            f"its name says that recorder {node} wrote it, and it has seqs of recorder {other_nodes[0]}; give it another name"
         )
 
 
@@ -180,15 +194,15 @@ def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) ->
     return pa.RecordBatch.from_pylist([refusal], schema=schema)
 
 
-def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
+def _without_seqs(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
     """The messages except those with these seqs."""
     if not seqs:
         return messages
     return messages.filter(pc.invert(pc.is_in(messages["seq"], pa.array(seqs, pa.int64()))))
 
 
-def set_aside(messages: pa.Table, offenders: Mapping[int, str]) -> pa.Table:
-    """Mark the offending messages (seq → reason) as refused; all other messages are unchanged."""
+def refuse_offenders(messages: pa.Table, offenders: Mapping[int, str]) -> pa.Table:
+    """Mark the offending messages (seq → reason) as refused, so that parsers refuse them; all other messages are unchanged."""
     if not offenders:
         return messages
     seqs = messages["seq"].to_pylist()

@@ -18,12 +18,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from manifold.contracts.tables import Table
 from manifold.lake.commits import retry_conflicts
-from pipelines.ingest.branches import ATTEMPT, OURS, REPEAT, REPEATS, drop_branch, properties_of
+from pipelines.ingest.branches import ATTEMPT, PROPERTY_PREFIX, REPEAT, REPEATS, drop_branch, properties_of
 from pipelines.ingest.restore_snapshot import replace_content
 
 
 @retry_conflicts
-def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
+def rebase_onto(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
     """Repeat the change of the run's snapshot `written` on top of `main`; return the id of the new snapshot.
 
     The snapshot is committed to a temporary branch, which is dropped. The caller moves main to the snapshot.
@@ -31,7 +31,7 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     branch = f"{REPEAT}{secrets.token_hex(4)}"
     catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, branch).commit()
     loaded = catalog.load_table(table.identifier)
-    run_properties = {name: value for name, value in properties_of(written).items() if name.startswith(OURS)}
+    run_properties = {name: value for name, value in properties_of(written).items() if name.startswith(PROPERTY_PREFIX)}
     properties = run_properties | {ATTEMPT: branch, REPEATS: str(written.snapshot_id)}
     try:
         if written.summary is not None and written.summary.operation is Operation.APPEND:
@@ -58,7 +58,7 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
     """
     files = added_files(table, written)
     spec_ids = {file.spec_id for file in files}
-    if spec_ids - {table.metadata.default_spec_id}:
+    if any(spec_id != table.metadata.default_spec_id for spec_id in spec_ids):
         (spec_id,) = spec_ids  # a run writes a table only once, so all its files have the same spec
         table_properties = table.metadata.properties | {"commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"default_spec_id": spec_id, "properties": table_properties})
@@ -69,15 +69,14 @@ def _append(table: IcebergTable, written: Snapshot, branch: str, properties: dic
 
 def added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
     """The data files that a snapshot added."""
-    return [
-        entry.data_file
-        for manifest in written.manifests(table.io)
-        if manifest.added_snapshot_id == written.snapshot_id
-        for entry in manifest.fetch_manifest_entry(table.io)
-        if entry.status == ManifestEntryStatus.ADDED
-    ]
+    files: list[DataFile] = []
+    for manifest in written.manifests(table.io):
+        if manifest.added_snapshot_id == written.snapshot_id:
+            entries = manifest.fetch_manifest_entry(table.io)
+            files += [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+    return files
 
 
-def is_change_of(snapshot: Snapshot, written: int) -> bool:
-    """Whether `snapshot` has the id `written`, or is a rebase of the snapshot with that id."""
-    return snapshot.snapshot_id == written or properties_of(snapshot).get(REPEATS) == str(written)
+def is_change_of(snapshot: Snapshot, snapshot_id: int) -> bool:
+    """Whether `snapshot` has the id `snapshot_id`, or is a rebase of the snapshot with that id."""
+    return snapshot.snapshot_id == snapshot_id or properties_of(snapshot).get(REPEATS) == str(snapshot_id)

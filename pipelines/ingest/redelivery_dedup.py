@@ -43,7 +43,7 @@ def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity) -> DataFrame
     try:
         bounds = keyed.agg(sf.min(instant).alias("first"), sf.max(instant).alias("last")).first()
         assert bounds is not None  # an aggregation has one row
-        if bounds["first"] is None:
+        if bounds["first"] is None:  # every row has a null key
             return rows
         first = bounds["first"] - identity.max_difference
         last = bounds["last"] + identity.max_difference
@@ -61,5 +61,5 @@ def new_rows(attempt: Attempt, rows: DataFrame, identity: Identity) -> DataFrame
     count = repeated.count()
     if not count:
         return rows
-    log.info("duplicate deliveries skipped", table=identity.table.name, messages=count)
+    log.info("duplicate deliveries skipped", run_id=attempt.run_id, table=identity.table.name, messages=count)
     return rows.join(repeated, "seq", "left_anti")

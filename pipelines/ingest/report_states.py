@@ -24,7 +24,7 @@ from pipelines.ingest.ledger import pruned_before
 log = structlog.get_logger(__name__)
 
 
-def settle_reports(catalog: Catalog, settings: Settings) -> None:
+def update_report_states(catalog: Catalog, settings: Settings) -> None:
     """Record in each undecided report whether its run was published or overtaken, as far as this is certain by now.
 
     If an error occurs, the reports keep their states, and the next run tries again.
@@ -45,7 +45,7 @@ def settle_reports(catalog: Catalog, settings: Settings) -> None:
 
             record_states(reports, decided)
     except Exception as exc:  # noqa: BLE001  # a report page is no reason to fail the run
-        log.warning("report states not updated; the next run retries", reason=" ".join(str(exc).split())[:300])
+        log.warning("states in quality reports not updated; the next run retries", reason=" ".join(str(exc).split())[:300])
 
 
 def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,12 +58,18 @@ def without_overtaken(catalog: Catalog, rows: Sequence[dict[str, Any]]) -> list[
         return []
     segments = catalog.load_table(SEGMENTS.identifier)
     earliest = min(row["at"] for row in rows)
-    ledger_rows = segments.scan(where(GreaterThanOrEqual, "ingested_at", earliest), ("run_id", "ingested_at")).to_arrow()
+    is_recent = where(GreaterThanOrEqual, "ingested_at", earliest)
+    ledger_rows = segments.scan(is_recent, ("run_id", "ingested_at")).to_arrow()
     published = {(row["run_id"], row["ingested_at"]) for row in ledger_rows.to_pylist()}
-    held_back = {_attempt_of(row) for row in rows if row["severity"] == Severity.ERROR and row["outcome"] == RuleOutcome.BROKEN}
-    kept = published | held_back
-    pruned = pruned_before(segments)
-    return [row for row in rows if _attempt_of(row) in kept or (pruned is not None and row["at"] < pruned)]
+    broken_errors = [row for row in rows if row["severity"] == Severity.ERROR and row["outcome"] == RuleOutcome.BROKEN]
+    held_back = {_attempt_of(row) for row in broken_errors}
+    complete_from = pruned_before(segments)
+
+    def is_kept(row: dict[str, Any]) -> bool:
+        is_before_ledger = complete_from is not None and row["at"] < complete_from
+        return is_before_ledger or _attempt_of(row) in published or _attempt_of(row) in held_back
+
+    return [row for row in rows if is_kept(row)]
 
 
 def _attempt_of(row: dict[str, Any]) -> tuple[str, datetime]:

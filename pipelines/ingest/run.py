@@ -44,9 +44,8 @@ class Ingested:
     segments: int = 0
     read: dict[str, int] = field(default_factory=dict)  # stream → number of messages
     skipped: int = 0  # messages that were skipped because another segment has them
-    written: dict[str, int] = field(
-        default_factory=dict
-    )  # table → rows in new files, including unchanged rows of rewritten files
+    # Table → rows in new files, including unchanged rows of rewritten files.
+    written: dict[str, int] = field(default_factory=dict)
     refused: int = 0  # rows written to quarantine
 
     def to_json(self) -> str:

@@ -51,7 +51,15 @@ def run_all(
     with_populate: bool = True,
     everything: bool = False,
 ) -> RunResult:
-    """Ingest, audit, publish and populate. Idempotent. With `everything`, rebuild the queues.
+    """Ingest, audit, publish and populate. Idempotent.
+
+    Args:
+        settings: the settings.
+        run_id: the id of the run; None: generate one.
+        interval: the part of the archive to ingest; None: the whole archive.
+        flush_first: have the ingress services close their open segments first, so that these are ingested too.
+        with_populate: offer pending entries to the queues afterwards.
+        everything: rebuild the queues: offer all pending entries, and mark the queues as loaded.
 
     Raises:
         AuditFailed: the run breaks a rule of severity `error`; main is unchanged. A rebuild does not raise this: it populates the

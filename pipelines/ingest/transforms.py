@@ -53,7 +53,8 @@ def conflict_rows(messages: DataFrame, conflicts: DataFrame, stream: str) -> Dat
 def one_row_per_key(refused: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Of refused rows with the same key, keep the row with the first topic in alphabetical order.
 
-    Keys can repeat because the plan compares neither segments of the outcome stream nor a replay with its original.
+    The same message can be refused twice, because the plan compares neither segments of the outcome stream nor a replay with its
+    original.
     """
     occurrence = sf.row_number().over(Window.partitionBy(*keys).orderBy("topic"))
     return refused.withColumn("occurrence", occurrence).where("occurrence = 1").drop("occurrence")

@@ -34,7 +34,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
         publish_trends(without_overtaken(catalog, rows), reports)
         note_drawn(reports, version)
     except Exception as exc:  # noqa: BLE001  # the run is audited and published; a chart is no reason to fail it
-        log.warning("trend charts not redrawn; the next run retries", reason=" ".join(str(exc).split())[:300])
+        log.warning("trend charts of quality not redrawn; the next run retries", reason=" ".join(str(exc).split())[:300])
         return False
     return True
 

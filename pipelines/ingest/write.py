@@ -1,7 +1,6 @@
 """Writes new segments of the archive to the run's branches, the first part of the stage `ingest`. Main is unchanged."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 
 import pyarrow as pa
 import structlog
@@ -52,11 +51,12 @@ def ingest(run: Run, offenders: Offenders | None = None) -> Ingested:
     """
     if older := ensure_tables(run.catalog):
         log.warning(
-            "some tables are of an earlier release; queries of them may be slower", tables=older, remedy="manifold lake migrate"
+            "tables were made by an earlier release; queries of them may be slower", tables=older, remedy="manifold lake migrate"
         )
     plan = begin(run, offenders)
     if plan is not None:
         return _write(Attempt(run, plan.base), plan)
+    # Nothing was written now: an earlier attempt at the run is already committed, or no segment is new.
     if is_published(run.catalog, run.run_id, run.now):
         return written_result(run.catalog, run.run_id)
     return Ingested(run.run_id)
@@ -74,10 +74,10 @@ def begin(run: Run, offenders: Offenders | None = None) -> Plan | None:
         return None
     drop_branches(catalog, branch_of(run_id))
     for branch in drop_abandoned(catalog, now):
-        log.warning("dropped an abandoned run", branch=branch)
+        log.warning("branches of an abandoned run dropped", branch=branch)
     plan = make_plan(catalog, run.archive, run.part, offenders)
     if not plan.segments:
-        log.info("nothing new in the archive", run_id=run_id)
+        log.info("no new segments in this part of the archive", run_id=run_id)
         return None
     open_run(catalog, run_id, plan.base[SEGMENTS.name], now)
     return plan
@@ -85,7 +85,7 @@ def begin(run: Run, offenders: Offenders | None = None) -> Plan | None:
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
     """The counts of a run, published or not, from its snapshot of `ingested_segments`; all zero without such a snapshot."""
-    for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):
+    for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):  # newest first
         properties = properties_of(snapshot)
         if properties.get(RUN_ID) == run_id and RESULT in properties:
             return Ingested.from_json(properties[RESULT])
@@ -96,13 +96,13 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
     """Write all streams of the plan, then quarantine, then `ingested_segments`."""
     refused: list[DataFrame] = []  # rows for quarantine
     has_inline_data = write_triggers(attempt, plan, refused)
-    conflicting: list[int] = []
+    conflicting_seqs: list[int] = []
     if has_inline_data or plan.segments_of(Stream.DATA):
-        conflicting = write_payloads(attempt, plan, refused)
-    if conflicting:  # rare: the inline data of a trigger has a data_id that was published with other bytes
+        conflicting_seqs = write_payloads(attempt, plan, refused)
+    if conflicting_seqs:  # rare: the inline data of a trigger has a data_id that was published with other bytes
         attempt.undo(IDS)
         # The refused triggers are already in `refused`, so the second call's list of them is dropped.
-        write_triggers(attempt, plan, refused=[], excluding=conflicting)
+        write_triggers(attempt, plan, refused=[], excluding=conflicting_seqs)
     write_outcomes(attempt, plan, refused)
     for stream, write_stream in INDEPENDENT_STREAMS.items():
         if plan.segments_of(stream):
@@ -127,7 +127,15 @@ def _write_ledger(attempt: Attempt, plan: Plan) -> Ingested:
     refusals = _refused_files(attempt)
     rows = [segment_row(attempt, plan.probes[segment.path], segment, refusals.get(segment.path)) for segment in plan.segments]
     attempt.append_to_ledger(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result)
-    log.info("run written, not yet published", **asdict(result))
+    log.info(
+        "run written to its branches, not yet published",
+        run_id=result.run_id,
+        segments=result.segments,
+        messages_read=result.read,
+        messages_skipped=result.skipped,
+        rows_written=result.written,
+        rows_refused=result.refused,
+    )
     return result
 
 
@@ -147,7 +155,7 @@ def _refused_files(attempt: Attempt) -> dict[str, str]:
 def segment_row(attempt: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
     """The row of `ingested_segments` for a segment; a refused file has no messages and no seqs."""
     if refused_because is not None:
-        probe = Probe()
+        probe = Probe()  # the probe of an empty segment
     return {
         "path": segment.path,
         "stream": segment.stream.value,

@@ -45,6 +45,7 @@ def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) ->
         counts = answers.agg(sf.count("vin").alias("answers"), sf.count("reason").alias("refused")).first()
         assert counts is not None  # an aggregation has one row
         if counts["answers"]:
+            # In the parsed rows, `reason` is that of a refusal. In the table, it is the reason that the vehicle gave.
             accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
             attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted))
         if counts["refused"]:
@@ -57,7 +58,7 @@ def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) ->
 def campaign_rows(table: Table, parsed: DataFrame) -> DataFrame:
     """Select the table's columns. The column by whose day the table is partitioned (`day_of`) gets the time in the seq."""
 
-    def value(name: str) -> Column:
+    def value_of(name: str) -> Column:
         return instant_of("seq").alias(name) if name == table.day_of else sf.col(name)
 
-    return parsed.select(*(value(column.name) for column in table.columns))
+    return parsed.select(*(value_of(column.name) for column in table.columns))

@@ -22,10 +22,10 @@ def write_ecq(attempt: Attempt, source: Source, refused: list[DataFrame]) -> Non
 
     Payload bytes are parsed only for the rows of `ecq_payload` and for refused rows; all other rows are built without payloads.
     """
-    brief = read_and_parse(source, attempt.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
+    without_payloads = read_and_parse(source, attempt.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
     try:
         is_write = (sf.col("kind") == EcqKind.WRITE.value) & sf.col("reason").isNull()
-        counts = brief.agg(
+        counts = without_payloads.agg(
             sf.count_if(is_write).alias("writes"),
             sf.count_if(sf.col("kind").isin(STATES)).alias("states"),
             sf.count("reason").alias("refused"),
@@ -34,15 +34,15 @@ def write_ecq(attempt: Attempt, source: Source, refused: list[DataFrame]) -> Non
         if counts["writes"]:
             with_payloads = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
             attempt.append(ECQ_PAYLOAD, payload_rows(with_payloads))
-            attempt.append(ECQ_INDEX, index_rows(brief))
-            attempt.append(ECQ_SEQNO, seqno_rows(brief))
+            attempt.append(ECQ_INDEX, index_rows(without_payloads))
+            attempt.append(ECQ_SEQNO, seqno_rows(without_payloads))
         if counts["states"]:
-            attempt.append(ECQ_STATE, state_rows(brief))
+            attempt.append(ECQ_STATE, state_rows(without_payloads))
         if counts["refused"]:
             reparsed = read_and_parse(source, attempt.spark, parsing.ecq, parsing.ECQ)
             refused.append(refused_rows(reparsed, Stream.ECQ))
     finally:
-        brief.unpersist()
+        without_payloads.unpersist()
 
 
 def payload_rows(parsed: DataFrame) -> DataFrame:
@@ -69,9 +69,9 @@ def expired_rows(expired: DataFrame, *, at: datetime) -> DataFrame:
 
 
 def folded_rows(changes: DataFrame, is_new: Column) -> DataFrame:
-    """The rows of `ecq_state` that a compaction adds, where `is_new` is true, or removes, where it is false.
+    """The rows of `ecq_state` that a compaction adds or removes, with the flag `is_new`: true for rows to add.
 
-    `changes` has the columns of `ecq_plan.CHANGES`.
+    `changes` has the columns of `ecq_plan.CHANGES`; `is_new` computes the flag from them.
     """
     acked = (sf.col("seq").alias("acked_seq"), sf.col("at").alias("acked_at"))
     return changes.select("client_id", *acked, "epoch", "kind", is_new.alias("is_new"))
@@ -83,4 +83,5 @@ def seqno_rows(parsed: DataFrame) -> DataFrame:
 
 
 def _writes(parsed: DataFrame) -> DataFrame:
+    """The accepted writes."""
     return parsed.where(sf.col("reason").isNull() & (sf.col("kind") == EcqKind.WRITE.value))

@@ -20,7 +20,7 @@ MAX_BROADCAST_ROWS = 200_000  # outcomes of a run whose keys are broadcast; this
 
 
 def write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> None:
-    """Write the outcomes of entries that are not in the lake yet."""
+    """Write the outcomes of entries that are not in the lake yet; append the rows of refused messages to `refused`."""
     if not plan.segments_of(Stream.OUTCOME):
         return
     source = source_of(attempt, plan, Stream.OUTCOME)
@@ -61,7 +61,7 @@ def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
     """
     quarantine = attempt.main(QUARANTINE)
     bounds = _outcome_time_range(plan)
-    if bounds is None:
+    if bounds is None:  # without seqs, only whole files can be refused, and quarantine keeps files under negative seqs
         return quarantine.where("seq < 0").select("seq")
     first, last = bounds
     return quarantine.where(sf.col("received_at").between(sf.lit(first), sf.lit(last))).select("seq")
@@ -70,10 +70,11 @@ def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
 def _outcome_time_range(plan: Plan) -> tuple[datetime, datetime] | None:
     """The time range of the run's outcome messages by their seqs, widened by a day on each side; None if none has a seq."""
     probes = [plan.probes[segment.path] for segment in plan.segments_of(Stream.OUTCOME)]
-    seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
-    if not seqs:
+    first_seqs = [probe.first_seq for probe in probes if probe.first_seq is not None]
+    last_seqs = [probe.last_seq for probe in probes if probe.last_seq is not None]
+    if not first_seqs or not last_seqs:
         return None
-    return datetime_of(min(seqs)) - ONE_DAY, datetime_of(max(seqs)) + ONE_DAY
+    return datetime_of(min(first_seqs)) - ONE_DAY, datetime_of(max(last_seqs)) + ONE_DAY
 
 
 def outcome_rows(outcomes: DataFrame) -> DataFrame:
@@ -83,25 +84,25 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
     """
     accepted = outcomes.where("reason is null")
     end = sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said", "seq")
-    delivery_seq = sf.when(sf.col("outcome") == "delivered", sf.col("seq"))
+    delivery_seq = sf.when(sf.col("outcome") == "delivered", sf.col("seq"))  # null in all other messages, which `min_by` ignores
     ends = accepted.groupBy("vin", "entry_seq").agg(
         sf.min_by(end, "seq").alias("first_end"), sf.min_by(end, delivery_seq).alias("delivery")
     )
     late_delivery = sf.when(sf.col("first_end.outcome") == Outcome.WITHDRAWN.value, sf.col("delivery"))
-    row_ends = sf.explode(sf.array_compact(sf.array("first_end", late_delivery))).alias("o")
-    rows = ends.select("vin", "entry_seq", row_ends)
-    acknowledged = sf.when(sf.col("o.outcome") == "delivered", sf.timestamp_millis("o.ended_ms"))
+    ends_with_row = sf.array_compact(sf.array("first_end", late_delivery))  # without a late delivery, only the first
+    rows = ends.select("vin", "entry_seq", sf.explode(ends_with_row).alias("entry_end"))
+    acknowledged = sf.when(sf.col("entry_end.outcome") == "delivered", sf.timestamp_millis("entry_end.ended_ms"))
     return rows.select(
         "vin",
         sf.col("entry_seq").alias("seq"),
-        sf.col("o.outcome").alias("outcome"),
+        sf.col("entry_end.outcome").alias("outcome"),
         instant_of("entry_seq").alias("accepted_at"),
-        sf.timestamp_millis("o.dispatched_ms").alias("dispatched_at"),
+        sf.timestamp_millis("entry_end.dispatched_ms").alias("dispatched_at"),
         acknowledged.alias("acknowledged_at"),
-        sf.timestamp_millis("o.ended_ms").alias("ended_at"),
-        sf.col("o.attempts").alias("attempts"),
-        sf.col("o.said").alias("reason"),
-        sf.col("o.seq").alias("recorded_seq"),
+        sf.timestamp_millis("entry_end.ended_ms").alias("ended_at"),
+        sf.col("entry_end.attempts").alias("attempts"),
+        sf.col("entry_end.said").alias("reason"),
+        sf.col("entry_end.seq").alias("recorded_seq"),
     )
 
 

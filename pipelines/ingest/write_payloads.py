@@ -19,14 +19,11 @@ MAX_NAMED_DATA_IDS = 1000  # data ids that a filter lists one by one
 
 
 def write_payloads(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> list[int]:
-    """Write payloads and their index; return the seqs of triggers whose inline data conflicts with the stored payload."""
-    frames: dict[Stream, DataFrame] = {}
-    for stream, parser in {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}.items():
-        if plan.segments_of(stream):
-            source = source_of(attempt, plan, stream)
-            # Unreadable trigger files are refused by `write_triggers`.
-            with_unreadable = stream is Stream.DATA
-            frames[stream] = read_and_parse(source, attempt.spark, parser, parsing.DATA, with_unreadable=with_unreadable)
+    """Write payloads and their index; return the seqs of triggers whose inline data conflicts with the stored payload.
+
+    The rows of refused and conflicting messages are appended to `refused`.
+    """
+    frames = _parsed_messages(attempt, plan)
     if not frames:
         return []
     without_bytes = [
@@ -41,7 +38,7 @@ def write_payloads(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> li
             sf.count_if("is_new").alias("new"), sf.count_if("is_conflict").alias("conflicts"), sf.count("*").alias("all")
         ).first()
         assert counts is not None  # an aggregation has one row
-        if refused_count:
+        if refused_count:  # all of them are of the data stream, because inline data is that of accepted triggers
             refused.append(refused_rows(frames[Stream.DATA], Stream.DATA))
         if counts["new"]:
             rows = union_of([data_rows(frame, classified) for frame in frames.values()])
@@ -58,6 +55,17 @@ def write_payloads(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> li
     conflict_frame = attempt.spark.createDataFrame(stored, "seq bigint, stored_sha1 string")
     refused += [conflict_rows(frame, conflict_frame, stream) for stream, frame in frames.items()]
     return [row["seq"] for row in conflicts if row["stream"] == Stream.TRIGGER]
+
+
+def _parsed_messages(attempt: Attempt, plan: Plan) -> dict[Stream, DataFrame]:
+    """The messages that may carry a payload, parsed, with their payloads, by stream. A stream without segments is left out."""
+    frames: dict[Stream, DataFrame] = {}
+    for stream, parser in {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}.items():
+        if plan.segments_of(stream):
+            source = source_of(attempt, plan, stream)
+            with_unreadable = stream is Stream.DATA  # `write_triggers` refuses unreadable files of triggers
+            frames[stream] = read_and_parse(source, attempt.spark, parser, parsing.DATA, with_unreadable=with_unreadable)
+    return frames
 
 
 def _known_data(attempt: Attempt, accepted: DataFrame) -> DataFrame:
@@ -123,9 +131,17 @@ def sightings_of(classified: DataFrame) -> DataFrame:
 
 
 def folded(sightings: DataFrame) -> DataFrame:
-    """Fold the rows of `sdv_fanout_meta` into one row per data_id, by the rules in `manifold.lake.sightings`."""
+    """Aggregate the rows of `sdv_fanout_meta` to one row per data_id, by the rules in `manifold.lake.sightings`.
+
+    The columns with the rule `first` describe the payload that was stored first. All other columns are a minimum, maximum or sum.
+    """
     aggregates = {"min": sf.min, "max": sf.max, "sum": sf.sum}
-    aggregated = [aggregates[fold](name).alias(name) for name, fold in FOLDS.items() if fold in aggregates]
-    grouped = sightings.groupBy("data_id").agg(*aggregated, sf.min(sf.struct(*BY_PAYLOAD)).alias("stored"))
-    columns = [name if fold in aggregates else f"stored.{name}" for name, fold in FOLDS.items()]
-    return grouped.select("data_id", *columns)
+    aggregated = [sf.min(sf.struct(*BY_PAYLOAD)).alias("stored")]  # the least struct is that of the earliest instant
+    columns = ["data_id"]
+    for name, rule in FOLDS.items():
+        if rule in aggregates:
+            aggregated.append(aggregates[rule](name).alias(name))
+            columns.append(name)
+        else:
+            columns.append(f"stored.{name}")
+    return sightings.groupBy("data_id").agg(*aggregated).select(*columns)

@@ -58,7 +58,8 @@ def _repeated_seqs(attempt: Attempt, signals: DataFrame, first_us: int, last_us:
 
     All signals were captured between `first_us` and `last_us` (inclusive, in microseconds). Returns None if there are none.
     """
-    first, last = (sf.timestamp_micros(sf.lit(us).cast("bigint")) for us in (first_us, last_us))
+    first = sf.timestamp_micros(sf.lit(first_us).cast("bigint"))
+    last = sf.timestamp_micros(sf.lit(last_us).cast("bigint"))
     known = attempt.main(XRAY_RAW).where(sf.col("captured_at").between(first, last)).select(*KEY)
     # Hashes are compared before keys: most runs have no duplicates, and the keys need not be shuffled then.
     rows = signals.select("seq", *KEY).withColumn("hash", sf.expr(HASH))
@@ -73,7 +74,7 @@ def _repeated_seqs(attempt: Attempt, signals: DataFrame, first_us: int, last_us:
         repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()  # computed before `suspected` goes
     finally:
         suspected.unpersist()
-    log.info("duplicate signals skipped", signals=repeated.count())
+    log.info("duplicate signals skipped", run_id=attempt.run_id, table=XRAY_RAW.name, signals=repeated.count())
     return repeated
 
 

@@ -17,6 +17,8 @@ from pipelines.ingest.transforms import instant_of, refused_rows
 def write_triggers(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, excluding: Sequence[int] = ()) -> bool:
     """Write the entries of accepted triggers, except those with seqs in `excluding`; return whether any has inline data.
 
+    The rows of refused triggers are appended to `refused`.
+
     A worker returns a few rows per trigger, each with a list of VINs, which Spark explodes. To build a row per VIN in Python
     would take ten times the CPU time.
     """
@@ -28,7 +30,7 @@ def write_triggers(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, ex
     if excluding:
         triggers = triggers.where(~sf.col("seq").isin(list(excluding)))
     triggers = triggers.observe(counts, sf.count("reason").alias("refused"), sf.count_if("has_data").alias("with_data"))
-    attempt.append(IDS, ids_rows(triggers))
+    attempt.append(IDS, ids_rows(triggers))  # evaluates `triggers`, and thereby the counts
     if counts.get["refused"]:
         refused_triggers = read_and_parse(source, attempt.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(refused_rows(refused_triggers, Stream.TRIGGER))
@@ -38,6 +40,7 @@ def write_triggers(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, ex
 def ids_rows(triggers: DataFrame) -> DataFrame:
     """One row per VIN of each accepted trigger."""
     accepted = triggers.where("reason is null")
+    is_release = sf.col("step").isNotNull()  # the request_id of a release is its campaign
     return accepted.select(
         sf.explode("vins").alias("vin"),
         instant_of("seq").alias("ts"),
@@ -45,7 +48,7 @@ def ids_rows(triggers: DataFrame) -> DataFrame:
         "seq",
         "data_id",
         "applied",
-        sf.when(sf.col("step").isNotNull(), sf.col("request_id")).alias("campaign"),
+        sf.when(is_release, sf.col("request_id")).alias("campaign"),
         "wave",
         "step",
         sf.timestamp_millis("until_ms").alias("until"),

@@ -47,4 +47,4 @@ def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str)
         for name in properties:
             attempt.spark.conf.unset(name)
         attempt.spark.catalog.dropTempView("changes")
-    attempt.note(table)
+    attempt.record_snapshot(table)

@@ -30,7 +30,7 @@ RUN_TIMEOUT_S = 600
 MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
-def make(settings: Settings) -> bool:
+def make_class_archive(settings: Settings) -> bool:
     """Make the class archive in the folder of the jars; return whether it was made.
 
     It is not made if one exists that fits this Java and these jars.
@@ -57,38 +57,41 @@ def make(settings: Settings) -> bool:
 def _fingerprint(settings: Settings) -> str:
     """A text that changes with the version of Java and with the set of jars, for which a class archive is valid."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
-    names = [*(str(jar) for jar in jars), *(str(settings.jars / name) for name in jars_for(settings))]
-    return f"{java}{hashlib.sha256(json.dumps(names).encode()).hexdigest()}\n"
+    jars_of_spark = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    added_jars = [settings.jars / name for name in jars_for(settings)]
+    paths = [str(jar) for jar in (*jars_of_spark, *added_jars)]
+    return f"{java}{hashlib.sha256(json.dumps(paths).encode()).hexdigest()}\n"
 
 
 def _run_ingest(home: Path, class_archive: Path, settings: Settings) -> None:
     """Run a small ingest in the folder `home`; its JVM writes `class_archive` at its exit."""
-    temporary = Settings(home=home, jars=settings.jars)
-    _write_messages(temporary)
+    temporary_settings = Settings(home=home, jars=settings.jars)
+    _write_messages(temporary_settings)
     (settings.jars / CLASS_ARCHIVE).unlink(missing_ok=True)  # a JVM that uses a class archive cannot write one
-    defaults = write_defaults(temporary, home) / "spark-defaults.conf"
+    defaults = write_defaults(temporary_settings, home) / "spark-defaults.conf"
     java_options = f"-XX:ArchiveClassesAtExit={class_archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(submit), "--properties-file", str(defaults), "--master", "local[2]"]
     command += ["--conf", f"spark.driver.extraJavaOptions={java_options}"]
     command += [str(MAIN), "ingest", "--run-id", "classes", "--no-flush"]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
-    env = inherited | {"MANIFOLD_HOME": str(home), "MANIFOLD_JARS": str(settings.jars), "MANIFOLD_FILE": str(home / "none")}
+    # Only these settings may apply to the ingest, so those of the environment and of a settings file are left out.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
+    env |= {"MANIFOLD_HOME": str(home), "MANIFOLD_JARS": str(settings.jars), "MANIFOLD_FILE": str(home / "none")}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
+    ingest = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, cwd=MAIN.parents[1]
     )
-    if done.returncode or not class_archive.is_file():
-        output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+    if ingest.returncode or not class_archive.is_file():
+        output = "\n".join((ingest.stdout + ingest.stderr).splitlines()[-15:])
         raise Retryable(f"the class archive could not be made; Spark works without it, only slower to start. It said:\n{output}")
 
 
 def _write_messages(settings: Settings) -> None:
     """Write an archive of messages with a segment for data, a trigger and an outcome, one message each."""
     first_seq = first_seq_at(datetime.now(UTC))
+    trigger_seq = first_seq + 1  # the trigger is the second message below
     trigger = {"ids": ["V1", "V2"], "request_id": "task_classes_1", "data_id": "d1"}
-    outcome = OutcomeRecord("V1", first_seq + 1, Outcome.DELIVERED, time.time_ns() // 1_000_000)
+    outcome = OutcomeRecord("V1", trigger_seq, Outcome.DELIVERED, time.time_ns() // 1_000_000)
     messages = [
         (Stream.DATA, topics.data_topic("d1"), b"payload"),
         (Stream.TRIGGER, topics.TRIGGER, json.dumps(trigger).encode()),
@@ -105,8 +108,8 @@ def main() -> int:
 
     def work() -> str:
         settings = load_settings()
-        made = make(settings)
-        return f"{settings.jars / CLASS_ARCHIVE}: {'made' if made else 'nothing to make'}"
+        was_made = make_class_archive(settings)
+        return f"{settings.jars / CLASS_ARCHIVE}: {'made' if was_made else 'nothing to make'}"
 
     return run_command(work)
 

@@ -83,7 +83,8 @@ def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_d
     code, environment, defaults = folder / CODE, folder / ENVIRONMENT, folder / DEFAULTS
     _write_code(code)
     distributions = _with_dependencies(libraries_for(settings, with_driver=with_driver))
-    _write_environment(environment, distributions, python or Path(sys.base_prefix, "bin", f"python{_version()}"))
+    own_python = Path(sys.base_prefix, "bin", f"python{_python_version()}")
+    _write_environment(environment, distributions, python or own_python)
     conf = cluster_conf(settings, folder, [str(jar) for jar in copied_jars], with_driver=with_driver)
     defaults.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())))
     size = sum(file.stat().st_size for file in (code, environment, *copied_jars))
@@ -98,7 +99,7 @@ def libraries_for(settings: Settings, *, with_driver: bool) -> tuple[str, ...]:
 
 def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_driver: bool) -> dict[str, str]:
     """Spark's defaults for jobs on a cluster. They contain no secrets."""
-    unpacked = Path(ENVIRONMENT.split(".")[0])
+    unpacked = ENVIRONMENT.removesuffix(".tar.gz")  # the folder into which each worker unpacks the environment
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.submit.pyFiles": str(folder / CODE),
@@ -109,7 +110,7 @@ def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_
         "spark.log.level": "WARN",
     }
     if with_driver:
-        return conf
+        return conf  # the other options are for a driver on this machine
     driver_options = ("spark.pyspark.driver.python", "spark.ui.enabled")
     conf |= {name: value for name, value in launch_conf(settings).items() if name in driver_options}
     conf["spark.driver.extraClassPath"] = ":".join(jars)  # Java finds a JDBC driver only on the class path
@@ -128,7 +129,7 @@ def _write_code(target: Path) -> None:
 
 
 def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield all files below the folder with their paths, which begin with `name`."""
+    """Yield all files below the folder, without compiled modules, with their paths, which begin with `name`."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "__pycache__":
             yield from _files_below(entry, f"{name}/{entry.name}")
@@ -142,7 +143,7 @@ def _with_dependencies(names: Sequence[str]) -> list[Distribution]:
     pending = [Requirement(name) for name in names]
     while pending:
         requirement = pending.pop()
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()  # the normalized name (PEP 503)
         if name in distributions:
             continue
         try:
@@ -159,7 +160,8 @@ def _is_needed(dependency: Requirement, extras: Set[str]) -> bool:
     """Whether the dependency's marker holds here, for any of the extras with which the distribution is required."""
     if dependency.marker is None:
         return True
-    return any(dependency.marker.evaluate({"extra": extra}) for extra in extras or {""})
+    evaluated_extras = extras or {""}  # without extras, a marker is evaluated with an empty one
+    return any(dependency.marker.evaluate({"extra": extra}) for extra in evaluated_extras)
 
 
 def _write_environment(target: Path, distributions: Sequence[Distribution], python: Path) -> None:
@@ -168,36 +170,46 @@ def _write_environment(target: Path, distributions: Sequence[Distribution], pyth
     It contains these distributions as installed on this machine; `bin/python` is a link to `python`, a path on the nodes.
     """
     part = target.with_suffix(".part")
-    packages = f"lib/python{_version()}/site-packages"
     with tarfile.open(part, "w:gz", compresslevel=GZIP_LEVEL) as archive:
         config = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
-        _add(archive, tarfile.TarInfo("pyvenv.cfg"), config.encode())
+        _add_bytes(archive, tarfile.TarInfo("pyvenv.cfg"), config.encode())
         for name, target_path in (("python", str(python)), ("python3", "python")):
             link = tarfile.TarInfo(f"bin/{name}")
             link.type = tarfile.SYMTYPE
             link.linkname = target_path
             archive.addfile(link)
         for installed in distributions:
-            for file in installed.files or ():
-                path = Path(str(file.locate()))
-                if ".." not in file.parts and path.is_file() and not EXCLUDED_FILES.search(str(file)):
-                    archive.add(path, f"{packages}/{file}", recursive=False)
-                    _add_compiled(archive, path, f"{packages}/{file}")
+            _add_distribution(archive, installed)
     part.replace(target)
 
 
+def _add_distribution(archive: tarfile.TarFile, installed: Distribution) -> None:
+    """Add the files of an installed distribution that workers need."""
+    packages = f"lib/python{_python_version()}/site-packages"
+    for file in installed.files or ():
+        path = Path(str(file.locate()))
+        is_in_packages = ".." not in file.parts  # others, such as commands, are outside of the folder of packages
+        if is_in_packages and path.is_file() and not EXCLUDED_FILES.search(str(file)):
+            archive.add(path, f"{packages}/{file}", recursive=False)
+            _add_compiled(archive, path, f"{packages}/{file}")
+
+
 def _add_compiled(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add the compiled form of the module `path`, if there is one, so that workers need not compile the module."""
+    """Add the compiled form of the module `path`, if there is one, so that workers need not compile the module.
+
+    `name` is the module's own path in the archive.
+    """
     if path.suffix == ".py":
         compiled = Path(cache_from_source(str(path)))
         if compiled.is_file():
-            archive.add(compiled, f"{name.rpartition('/')[0]}/__pycache__/{compiled.name}", recursive=False)
+            folder = name.rpartition("/")[0]
+            archive.add(compiled, f"{folder}/__pycache__/{compiled.name}", recursive=False)
 
 
-def _add(archive: tarfile.TarFile, info: tarfile.TarInfo, content: bytes) -> None:
+def _add_bytes(archive: tarfile.TarFile, info: tarfile.TarInfo, content: bytes) -> None:
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))
 
 
-def _version() -> str:
+def _python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"

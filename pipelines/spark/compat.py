@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pyspark import SparkConf, SparkContext
 
 
-def site_conf(options: Mapping[str, str], name: str) -> str:
+def start_jvm_and_read(options: Mapping[str, str], name: str) -> str:
     """Start the JVM with `options`, and return the value of `name` in the site's Spark defaults; empty if it is not set.
 
     The value is needed before a session exists, because a setting such as `spark.sql.extensions` cannot be changed later. The JVM

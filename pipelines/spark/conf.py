@@ -36,9 +36,10 @@ def session_conf(settings: Settings) -> dict[str, str]:
     and in its event log.
     """
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    catalog_conf = {f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items() if value}
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
-        **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items() if value},
+        **catalog_conf,
         f"{catalog}.cache-enabled": "false",  # other processes commit to the same tables
         "spark.sql.session.timeZone": "UTC",
         # Grouping by partition would make one task read all rows of a day. No join here is by day.
@@ -47,13 +48,15 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
 
 
-def extensions_with(site_extensions: str) -> str:
+def with_iceberg_extensions(site_extensions: str) -> str:
     """The extensions in the list `site_extensions`, separated by commas, followed by Iceberg's if the list lacks it."""
     names = [name.strip() for name in site_extensions.split(",")]
-    return ",".join(dict.fromkeys([*filter(None, names), ICEBERG_EXTENSIONS]))
+    present_names = [name for name in names if name]
+    unique_names = dict.fromkeys([*present_names, ICEBERG_EXTENSIONS])  # in order, each once
+    return ",".join(unique_names)
 
 
-def redacted(settings: Settings, pattern: str) -> str:
+def redaction_pattern(settings: Settings, pattern: str) -> str:
     """Extend the pattern of redacted options by the catalog's options, because any of them may be a secret."""
     return rf"{pattern}|^spark\.sql\.catalog\.{re.escape(settings.catalog_name)}\."
 
@@ -65,9 +68,11 @@ def _catalog_conf(settings: Settings) -> dict[str, str]:
         conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
         return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
-    from pipelines.spark.jdbc import jdbc  # imported here because SQLAlchemy is slow to import, and few commands need it
+    # Imported here because SQLAlchemy is slow to import, and few commands need it.
+    from pipelines.spark.jdbc import jdbc_properties
 
-    return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc(settings.catalog) | settings.catalog_options
+    jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc_properties(settings.catalog)
+    return conf | jdbc | settings.catalog_options
 
 
 def jars_for(settings: Settings) -> list[str]:

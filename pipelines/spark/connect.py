@@ -46,20 +46,20 @@ def connected(settings: Settings) -> Iterator[SparkSession]:
     *earlier_ids, current_id = session_ids(os.environ)
     with _raising_server_errors(settings.spark_master), _exiting_on_sigterm():
         for session_id in earlier_ids:
-            _end(settings.spark_master, session_id)
-        spark = _open(settings.spark_master, current_id)
+            _end_session(settings.spark_master, session_id)
+        spark = _open_session(settings.spark_master, current_id)
         try:
             yield spark
         except BaseException:
             spark.client.set_retry_policies([])  # if the server does not answer, the failed call has already been retried
-            with suppress(Exception):
+            with suppress(Exception):  # the error of the block matters more, and `stop` ends the session's work, too
                 spark.interruptAll()
             raise
         finally:
             spark.stop()
 
 
-def require(spark: SparkSession, settings: Settings) -> None:
+def require_capabilities(spark: SparkSession, settings: Settings) -> None:
     """Check that the server has everything that jobs need and a client cannot provide.
 
     Raises:
@@ -72,17 +72,17 @@ def require(spark: SparkSession, settings: Settings) -> None:
     try:
         spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
     except PySparkException as exc:
-        _raise_server_error(exc, settings.spark_master)
-        problem = f"{server} cannot open the catalog: {_shortened(exc)}"
+        _raise_if_server_failed(exc, settings.spark_master)
+        problem = f"{server} cannot open the catalog: {_short_message(exc)}"
         if any(error in str(exc) for error in MISSING_JAR_ERRORS):
             raise Permanent(f"{problem}; start it with these in --driver-class-path: {', '.join(jars_for(settings))}") from exc
         raise Retryable(problem) from exc
     try:
         spark.range(0, 1, step=1, numPartitions=1).mapInArrow(_import_on_worker, "id bigint").collect()
     except PySparkException as exc:
-        _raise_server_error(exc, settings.spark_master)
+        _raise_if_server_failed(exc, settings.spark_master)
         remedy = "set PYSPARK_PYTHON there to a Python of this version that has Manifold"
-        raise Permanent(f"the Python workers of {server} cannot run Manifold: {remedy}. It says: {_shortened(exc)}") from exc
+        raise Permanent(f"the Python workers of {server} cannot run Manifold: {remedy}. It says: {_short_message(exc)}") from exc
 
 
 def session_ids(environment: Mapping[str, str]) -> list[str]:
@@ -98,7 +98,7 @@ def session_ids(environment: Mapping[str, str]) -> list[str]:
     return [str(UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4)) for text in texts]
 
 
-def _open(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
+def _open_session(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
     """Open the session with this id, on the server or as a new one."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # imports gRPC, which is slow
 
@@ -109,13 +109,18 @@ def _open(address: str, session_id: str) -> Any:  # PySpark's types lack the met
     return spark
 
 
-def _end(address: str, session_id: str) -> None:
-    """End the session with this id, if it exists, and all its work."""
-    spark = _open(address, session_id)
+def _end_session(address: str, session_id: str) -> None:
+    """End the session with this id, if it exists, and all its work.
+
+    Raises:
+        Permanent, Retryable: the server failed; see `_raise_if_server_failed`. Other errors of the interruption are ignored,
+            because the server also ends the work of a session when `stop` releases the session.
+    """
+    spark = _open_session(address, session_id)
     try:
         spark.interruptAll()
     except PySparkException as exc:
-        _raise_server_error(exc, address)
+        _raise_if_server_failed(exc, address)
     finally:
         spark.stop()
 
@@ -154,16 +159,19 @@ def _raising_server_errors(address: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as exc:
-        _raise_server_error(exc, address)
+        _raise_if_server_failed(exc, address)
         raise
 
 
-def _raise_server_error(exc: PySparkException, address: str) -> None:
-    """Raise `Retryable` or `Permanent` if the server did not answer, refused the token, or lost the session; else return."""
+def _raise_if_server_failed(exc: PySparkException, address: str) -> None:
+    """Raise `Retryable` or `Permanent` if `exc` says that the server did not answer, refused the token, or lost the session.
+
+    Any other error, such as that of a query, is left to the caller.
+    """
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # imports gRPC
 
     if not isinstance(exc, SparkConnectGrpcException):
-        return
+        return  # the client itself raised it
     server = f"the Spark Connect server {address}"
     match exc.getGrpcStatusCode().name:
         case "UNAVAILABLE":
@@ -174,5 +182,6 @@ def _raise_server_error(exc: PySparkException, address: str) -> None:
         raise Retryable(f"{server} has lost the session: it was restarted, or another try of this task has begun") from exc
 
 
-def _shortened(exc: PySparkException) -> str:
+def _short_message(exc: PySparkException) -> str:
+    """The beginning of the error's message, in one line, without the JVM's stack trace."""
     return " ".join(str(exc).partition("JVM stacktrace")[0].split())[:300]

@@ -19,8 +19,9 @@ def prefer_plain_files() -> None:
     original_path = list(sys.path)
     sys.path[:] = [entry for entry in original_path if not entry.endswith(ARCHIVES)]
     if any(importlib.util.find_spec(library) is None for library in LIBRARIES):
-        sys.path[:] = original_path
+        sys.path[:] = original_path  # a library is only in an archive
         return
+    # `importlib.invalidate_caches` goes through this cache, and so would still read archives that have left the path.
     cached_archives = [entry for entry in sys.path_importer_cache if any(suffix in entry for suffix in ARCHIVES)]
     for entry in cached_archives:
         del sys.path_importer_cache[entry]

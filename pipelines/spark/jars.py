@@ -55,27 +55,27 @@ def fetch(folder: Path, names: Sequence[str]) -> list[str]:
     missing = [name for name in names if not _has_known_digest(folder / name, name)]
     if missing:
         with tempfile.TemporaryDirectory(prefix="manifold-ivy-") as ivy:
-            _resolve([COORDINATES[name] for name in missing], ivy)
+            _download([COORDINATES[name] for name in missing], ivy)
             folder.mkdir(parents=True, exist_ok=True)
             for name in missing:
                 _copy_verified(name, Path(ivy) / "jars", folder)
     return missing
 
 
-def _resolve(coordinates: list[str], ivy: str) -> None:
+def _download(coordinates: list[str], ivy: str) -> None:
     """Download the packages into the folder `ivy`."""
     command = [sys.executable, "-c", RESOLVE, ",".join(coordinates), ivy]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
-    if done.returncode:
-        output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+    program = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
+    if program.returncode:
+        output = "\n".join((program.stdout + program.stderr).splitlines()[-15:])
         remedy = "check the network, or name another repository in DEFAULT_ARTIFACT_REPOSITORY"
         raise Retryable(f"Spark could not resolve {', '.join(coordinates)}; {remedy}. It said:\n{output}")
 
 
 def _copy_verified(name: str, downloads: Path, folder: Path) -> None:
     """Copy the jar from Ivy's folder to `folder`; raises `Permanent` if it is missing or has another SHA-256."""
-    jar = next(iter(downloads.glob(f"*_{name}")), None)
+    jar = next(iter(downloads.glob(f"*_{name}")), None)  # Ivy puts the package's group before the name
     if jar is None or not _has_known_digest(jar, name):
         actual = "no such file" if jar is None else _sha256(jar)
         raise Permanent(f"{name} has SHA-256 {actual}, not {SHA256[name]}; do not use this repository")

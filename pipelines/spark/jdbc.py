@@ -36,7 +36,7 @@ IGNORED_PARAMETERS = (
 )
 
 
-def jdbc(uri: str) -> dict[str, str]:
+def jdbc_properties(uri: str) -> dict[str, str]:
     """The properties of a JDBC catalog for an SQLAlchemy address, including the parameters in its query.
 
     Raises:
@@ -55,7 +55,8 @@ def jdbc(uri: str) -> dict[str, str]:
         properties["jdbc.user"] = url.username
     if url.password:
         properties["jdbc.password"] = str(url.password)
-    return properties | JDBC_DEFAULT_S | {f"jdbc.{name}": value for name, value in _jdbc_parameters(url).items()}
+    parameters = {f"jdbc.{name}": value for name, value in _jdbc_parameters(url).items()}
+    return properties | JDBC_DEFAULT_S | parameters  # a timeout in the address replaces the default
 
 
 def _jdbc_parameters(url: URL) -> dict[str, str]:

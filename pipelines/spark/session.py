@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from manifold.contracts.errors import Permanent
 from manifold.lake.committed import note_application
 from manifold.settings import Settings
-from pipelines.spark.compat import site_conf
+from pipelines.spark.compat import start_jvm_and_read
 from pipelines.spark.conf import (
     EXTENSIONS,
     GREAT_EXPECTATIONS,
@@ -21,13 +21,13 @@ from pipelines.spark.conf import (
     REDACTED,
     SMALL_RUN_CONF,
     SUBMITTED,
-    extensions_with,
     jars_for,
     launch_conf,
-    redacted,
+    redaction_pattern,
     session_conf,
+    with_iceberg_extensions,
 )
-from pipelines.spark.connect import connected, is_connect, require
+from pipelines.spark.connect import connected, is_connect, require_capabilities
 
 __all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
@@ -54,7 +54,8 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
     builder = SparkSession.builder.appName(f"manifold {job}")
     try:
         with _jvm_stdout_to_stderr() if starts_jvm else nullcontext():
-            options[EXTENSIONS] = extensions_with(site_conf(options, EXTENSIONS))
+            site_extensions = start_jvm_and_read(options, EXTENSIONS)
+            options[EXTENSIONS] = with_iceberg_extensions(site_extensions)
             for name, value in options.items():
                 builder = builder.config(name, value)
             spark = builder.getOrCreate()
@@ -85,7 +86,7 @@ def _jvm_stdout_to_stderr() -> Iterator[None]:
 
 def configure(spark: SparkSession, settings: Settings) -> None:
     """Set the catalog of the settings on a session, and redact the catalog's properties on Spark's pages and in its logs."""
-    spark.conf.set(REDACTED, redacted(settings, spark.conf.get(REDACTED) or ""))
+    spark.conf.set(REDACTED, redaction_pattern(settings, spark.conf.get(REDACTED) or ""))
     for name, value in session_conf(settings).items():
         spark.conf.set(name, value)
 
@@ -139,7 +140,7 @@ def _connect_session(settings: Settings) -> Iterator[SparkSession]:
     """A session on a Spark Connect server."""
     with connected(settings) as spark:
         configure(spark, settings)
-        require(spark, settings)
+        require_capabilities(spark, settings)
         yield spark
 
 

@@ -70,12 +70,12 @@ def audit(settings: Settings, options: Namespace) -> str:
         Permanent: the run breaks rules, which the message names, or its current attempt was not audited.
     """
     from pipelines.catalog import open_lake
-    from pipelines.ingest.audit import held_back, passed_already
+    from pipelines.ingest.audit import passed_already, why_held_back
 
     catalog, run_id = open_lake(settings), options.run_id
     passed = passed_already(catalog, settings, run_id)
     if passed is None:
-        raise Permanent(held_back(catalog, settings, run_id))
+        raise Permanent(why_held_back(catalog, settings, run_id))
     return json.dumps({"run_id": run_id, **passed})
 
 
@@ -93,7 +93,7 @@ def publish(settings: Settings, options: Namespace) -> str:
     from pipelines.ingest.discover import POPULATE
     from pipelines.ingest.lineage import emit_lineage
     from pipelines.ingest.publish import publish as publish_run
-    from pipelines.ingest.report_states import settle_reports
+    from pipelines.ingest.report_states import update_report_states
     from pipelines.ingest.trends import draw_trends
     from pipelines.populate.ids_news import queues_lag
 
@@ -102,7 +102,7 @@ def publish(settings: Settings, options: Namespace) -> str:
         if passed_already(catalog, settings, run_id) is None:
             raise Overtaken(f"the current attempt at run {run_id} has not passed its audit; ingest it again")
         published = publish_run(catalog, run_id, partial(may_be_published, catalog))
-        settle_reports(catalog, settings)
+        update_report_states(catalog, settings)
         emit_lineage(catalog, settings, run_id)
     except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")

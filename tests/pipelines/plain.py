@@ -74,13 +74,13 @@ class PlainRun(Attempt):
         if rows:
             self.create_branch(table)
             append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
-            self.note(table)
+            self.record_snapshot(table)
 
     def replace(self, table: Table, rows: Rows) -> None:
         """Replace the rows of the table's branch in one snapshot."""
         self.create_branch(table)
         rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties)
-        self.note(table)
+        self.record_snapshot(table)
 
 
 def rows_of(table: Table, rows: Rows) -> pa.Table:

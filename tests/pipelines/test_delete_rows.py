@@ -28,7 +28,7 @@ def test_rows_are_removed_by_all_columns_and_again_on_a_rewritten_main(lake: Lak
     run.create_branch(OUTCOMES)
     named = pa.table({"vin": ["V1", "V2"], "seq": [seq_at(1), seq_at(2)]})
     remove_rows(catalog, OUTCOMES, named, branch_of("run"), run.properties)
-    run.note(OUTCOMES)
+    run.record_snapshot(OUTCOMES)
     run.append_to_ledger(SEGMENTS.arrow_schema.empty_table(), Ingested("run"))
     compact(catalog, OUTCOMES)
     publish(catalog, "run")

@@ -34,7 +34,7 @@ def days(lake: Lake) -> Lake:
 def files(lake: Lake, *paths: str) -> int:
     """The number of ledger files that a lookup reads."""
     loaded = open_catalog(lake.settings).load_table(SEGMENTS.identifier)
-    return sum(1 for one in ledger.of_days(map(ledger.day_of, paths)) for _ in loaded.scan(one).plan_files())
+    return sum(1 for one in ledger.day_filters(map(ledger.day_of, paths)) for _ in loaded.scan(one).plan_files())
 
 
 def test_a_lookup_reads_only_the_days_of_its_segments(days: Lake) -> None:

@@ -19,7 +19,7 @@ from pipelines.ingest import backlog, quarantine_offenders
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Offenders
-from pipelines.ingest.reading import set_aside
+from pipelines.ingest.reading import refuse_offenders
 from pipelines.ingest.run import Ingested, Run
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import without_spark
@@ -101,10 +101,10 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
 def test_a_quarantined_message_is_refused_regardless_of_its_content() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
-    reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
+    reasons = refuse_offenders(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
 
     assert reasons == [None, "because", "said the door"]
-    assert set_aside(messages, {}) is messages
+    assert refuse_offenders(messages, {}) is messages
 
 
 class Lake:

@@ -175,7 +175,7 @@ def test_the_state_of_a_killed_run_is_recorded_by_the_next(spark_lake: SparkLake
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(backlog, "settle_reports", killed)
+        patched.setattr(backlog, "update_report_states", killed)
         with pytest.raises(KeyboardInterrupt):
             ingest(spark_lake, "killed", BEFORE)
     assert [run["state"] for run in kept_runs(open_reports(spark_lake.settings))] == ["not decided"]

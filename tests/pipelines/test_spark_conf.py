@@ -15,7 +15,15 @@ from manifold.contracts.tables import IDS
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
 from pipelines.spark.cluster_bundle import libraries_for
-from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
+from pipelines.spark.conf import (
+    ICEBERG_EXTENSIONS,
+    REDACTED,
+    S3_JAR,
+    jars_for,
+    session_conf,
+    with_iceberg_extensions,
+    write_defaults,
+)
 from pipelines.spark.parallelism import measured_parallelism, parallelism
 from pipelines.spark.session import configure
 from tests.pipelines.conftest import SparkLake
@@ -120,7 +128,7 @@ def test_signing_names_the_library_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_iceberg_extensions_come_after_those_of_the_site(sites: str, all_of_them: str) -> None:
-    assert extensions_with(sites) == all_of_them
+    assert with_iceberg_extensions(sites) == all_of_them
 
 
 @pytest.mark.slow
