@@ -176,7 +176,7 @@ def costs_table() -> str:
 
 
 def main() -> int:
-    """Print the needs of the fleets in FLEETS, or of fleets with the sizes and the traffic in the arguments; or the unit costs."""
+    """Print what the fleets in FLEETS need, or fleets with the sizes and the traffic in the arguments; or the unit costs."""
     defaults = Fleet(vehicles=0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vehicles", type=int, nargs="+", default=list(FLEETS))
