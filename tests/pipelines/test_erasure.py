@@ -38,7 +38,7 @@ from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import committed_runs
 from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_files import expire_snapshots
-from pipelines.maintenance.restore import empty
+from pipelines.maintenance.restore import empty_tables
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -265,7 +265,7 @@ def test_compaction_rollback_and_restore_revive_nothing(known: Lake) -> None:
     ingest(catalog, settings, run_id="after", now=at(70_000))
     rollback(catalog, settings, run_id="after", now=NOW)
     assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(6))]
-    empty(catalog, NOW)
+    empty_tables(catalog, NOW)
     ingest(catalog, settings, run_id="again", now=at(80_000))
     assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 50)]
     assert named_in(settings.home, GONE) == []
