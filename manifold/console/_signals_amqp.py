@@ -129,11 +129,11 @@ def erase_letters(settings: Settings, device_id: str) -> int:
 async def _erase_letters(settings: Settings, device_id: str) -> int:
     from manifold.contracts.seq import MAX_SEQ
     from manifold.signals.dead_letters import open_dead_letters
-    from pipelines.erasure.names import Named
+    from pipelines.erasure.names import ErasedVehicle
 
-    named = Named(device_id, MAX_SEQ)
+    device = ErasedVehicle(device_id, MAX_SEQ)
     # A short name may occur in a payload by chance; then only the letters of the device itself are erased.
-    names_device = named.is_in if named.opaque else (lambda _: False)
+    names_device = device.is_named_in if device.is_searched_in_opaque else (lambda _: False)
     async with open_dead_letters(settings) as letters:
         return await letters.erase(device_id, names_device)
 

@@ -17,8 +17,8 @@ from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.archive_files import is_parquet
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
-from pipelines.erasure.names import Named
-from pipelines.erasure.sealed import STREAMS
+from pipelines.erasure.names import ErasedVehicle
+from pipelines.erasure.sealed import SEALED_STREAMS
 
 Row = dict[str, Any]
 
@@ -33,7 +33,7 @@ class Rewritten:
     unreadable: list[str] = field(default_factory=list)  # paths of invalid segments that name the vehicle; to be removed
 
 
-def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> Rewritten:
+def erase_from_archive(archive: Archive, vehicle: ErasedVehicle, *, dry: bool = False) -> Rewritten:
     """Rewrite the segments that name the vehicle. With `dry`, only find them. A repeated call resumes after an interruption.
 
     A segment keeps its path, so the ledger still knows it, and its messages keep their seqs. Concurrent readers get either the
@@ -47,9 +47,9 @@ def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> 
         except FileNotFoundError:  # garbage collection has removed it since the archive was listed
             continue
         try:
-            new_content, changed_messages = segment_without(segment, content, named)
+            new_content, changed_messages = segment_without(segment, content, vehicle)
         except Unreadable:
-            if named.is_in(segment.path) or named.is_in(content):
+            if vehicle.is_named_in(segment.path) or vehicle.is_named_in(content):
                 result.unreadable.append(segment.path)
             continue
         if changed_messages:
@@ -60,7 +60,7 @@ def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> 
     return result
 
 
-def segment_without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | bytes, int]:
+def segment_without(segment: Segment, content: bytes, vehicle: ErasedVehicle) -> tuple[pa.Table | bytes, int]:
     """Return the segment without the vehicle, and the number of its messages that named the vehicle.
 
     The segment is a table if it is a Parquet file, else the bytes of a text file.
@@ -70,7 +70,7 @@ def segment_without(segment: Segment, content: bytes, named: Named) -> tuple[pa.
     """
     if is_parquet(segment.path):
         messages = decode(segment.path, content).messages
-        changes = dict(_changes(segment, messages, named))
+        changes = dict(_changes(segment, messages, vehicle))
         if not changes:
             return messages, 0
         is_unchanged = pa.array([index not in changes for index in range(messages.num_rows)])
@@ -79,27 +79,28 @@ def segment_without(segment: Segment, content: bytes, named: Named) -> tuple[pa.
         table = pa.concat_tables([unchanged, pa.Table.from_pylist(replacements, schema=SEGMENT_SCHEMA)])
         return table.sort_by("seq"), len(changes)
     messages = from_lines(segment.path, content).messages
-    changes = dict(_changes(segment, messages, named))
+    changes = dict(_changes(segment, messages, vehicle))
     if not changes:
         return content, 0
     return _text_file(segment.path, content, messages, changes), len(changes)
 
 
-def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tuple[int, Row | None]]:
+def _changes(segment: Segment, messages: pa.Table, vehicle: ErasedVehicle) -> Iterator[tuple[int, Row | None]]:
     """Yield (index, replacement) for each message that names the vehicle. If the replacement is None, the message is removed."""
-    # A quick test selects the messages to look at.
+    # A quick test of whole columns selects the messages that are searched one by one.
     is_candidate = pc.or_(
-        named.may_be_in(messages["payload"], escaped=segment.stream is not Stream.DATA), named.may_be_in(messages["topic"])
+        vehicle.may_be_named_in(messages["payload"], escaped=segment.stream is not Stream.DATA),
+        vehicle.may_be_named_in(messages["topic"]),
     )
-    if segment.stream in STREAMS and named.opaque:  # the payloads of refused signal messages are sealed
+    if segment.stream in SEALED_STREAMS and vehicle.is_searched_in_opaque:  # the payloads of refused signal messages are sealed
         is_candidate = pc.or_(is_candidate, pc.is_valid(messages["refused_because"]))
     headers = messages["headers"].combine_chunks()
     header_values = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
-    if len(header_values) and pc.any(named.may_be_in(header_values)).as_py():  # in an unknown message
-        is_candidate = pa.array([True] * messages.num_rows)
+    if len(header_values) and pc.any(vehicle.may_be_named_in(header_values)).as_py():
+        is_candidate = pa.array([True] * messages.num_rows)  # `header_values` does not tell which message has the value
     indices = pc.indices_nonzero(is_candidate)
     for index, message in zip(indices.to_pylist(), messages.take(indices).to_pylist(), strict=True):
-        replacement = named.without(segment.stream, message)
+        replacement = vehicle.remove_from(segment.stream, message)
         if replacement is not message:
             yield index, replacement
 
@@ -126,14 +127,18 @@ def _text_file(path: str, content: bytes, messages: pa.Table, changes: dict[int,
             new_lines.append(b"" if replacement is None else _line(replacement))
         else:
             new_lines.append(line if is_invalid else _line(rows[index]))
-    codec = next((codec for suffix, codec in COMPRESSED.items() if path.lower().endswith(suffix)), None)
-    text = b"\n".join(new_lines) + b"\n"
-    if codec is None:
-        return text
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, codec) as stream:
-        stream.write(text)
-    return bytes(sink.getvalue())
+    return _compressed_as(path, b"\n".join(new_lines) + b"\n")
+
+
+def _compressed_as(path: str, text: bytes) -> bytes:
+    """Compress the text as the suffix of the path says; without such a suffix, return the text itself."""
+    for suffix, codec in COMPRESSED.items():
+        if path.lower().endswith(suffix):
+            sink = pa.BufferOutputStream()
+            with pa.CompressedOutputStream(sink, codec) as stream:
+                stream.write(text)
+            return bytes(sink.getvalue())
+    return text
 
 
 def _line_number(row: Row) -> int:

@@ -15,12 +15,12 @@ from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGN_TARGETS, CAMPAIG
 from manifold.contracts.topics import CAMPAIGN
 
 
-def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool]) -> bytes | None:
+def order_without_vehicle(payload: bytes, vin: str, names_vehicle: Callable[[bytes], bool]) -> bytes | None:
     """Return the encoded order without the vehicle; None if nothing is left of it, or if the payload cannot be decoded.
 
     The vehicle is removed from a list of targets and from the VINs of a plan. A reason that names the vehicle becomes empty. An
     order that names the vehicle anywhere else is removed as a whole, and so is an order whose plan would be invalid without the
-    vehicle. `names_it` tells whether bytes name the vehicle.
+    vehicle. `names_vehicle` tells whether bytes do.
     """
     order = decode(payload)
     if isinstance(order, Refused):
@@ -28,10 +28,10 @@ def without_vehicle(payload: bytes, vin: str, names_it: Callable[[bytes], bool])
     reduced = _order_without(order, vin)
     if reduced is None:
         return None
-    if names_it(reduced.why.encode()):
+    if names_vehicle(reduced.why.encode()):
         reduced = replace(reduced, why="")
     encoded = encode(reduced)
-    return None if names_it(encoded) else encoded
+    return None if names_vehicle(encoded) else encoded
 
 
 def _order_without(order: Command, vin: str) -> Command | None:
@@ -42,7 +42,7 @@ def _order_without(order: Command, vin: str) -> Command | None:
     if isinstance(order, Propose | Amend):
         plan = _plan_without(order.plan, vin)
         return None if plan is None else replace(order, plan=plan)
-    return order
+    return order  # no other order lists vehicles
 
 
 def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
@@ -50,13 +50,15 @@ def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
     reduced: dict[str, Any] = {}
     for name, value in plan.items():
         if name == "waves" and isinstance(value, list):
-            reduced[name] = [_without_vin(wave, vin) for wave in value]
-            parts = reduced[name]
+            waves = [_without_vin(wave, vin) for wave in value]
+            if any(_has_empty_list(wave) for wave in waves):
+                return None
+            reduced[name] = waves
         else:
-            reduced[name] = _without_vin(value, vin)
-            parts = [reduced[name]]
-        if any(isinstance(part, dict) and part.get("vins") == [] for part in parts):
-            return None
+            part = _without_vin(value, vin)
+            if _has_empty_list(part):
+                return None
+            reduced[name] = part
     return reduced
 
 
@@ -65,6 +67,11 @@ def _without_vin(part: Any, vin: str) -> Any:
     if not isinstance(part, dict) or not isinstance(part.get("vins"), list):
         return part
     return part | {"vins": [other for other in part["vins"] if other != vin]}
+
+
+def _has_empty_list(part: Any) -> bool:
+    """Whether a part of a plan has an empty list `vins`."""
+    return isinstance(part, dict) and part.get("vins") == []
 
 
 def rows_of(orders: Mapping[int, bytes]) -> dict[str, pa.Table]:

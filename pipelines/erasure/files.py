@@ -21,8 +21,8 @@ from manifold.lake.catalog import run_tables_of, tables_of
 from manifold.lake.commits import MAIN, retry_conflicts
 from manifold.lake.storage import open_storage
 from manifold.settings import Settings
-from pipelines.erasure.names import OF_QUEUES, Named
-from pipelines.erasure.search import matches
+from pipelines.erasure.names import OF_QUEUES, ErasedVehicle
+from pipelines.erasure.search import rows_naming
 from pipelines.ingest.branches import BEGAN, PREFIX, REPEAT, drop_branch, drop_branches, pins_in
 from pipelines.ingest.publish import unfinished
 from pipelines.ingest.rebase import is_change_of
@@ -42,18 +42,18 @@ class Found:
     count: int = 1  # number of rows or members that name the vehicle
 
 
-def expire(catalog: Catalog, published: int, now: datetime) -> int:
+def expire_snapshots(catalog: Catalog, erasure_snapshot_id: int, now: datetime) -> int:
     """Expire unneeded snapshots, and drop branches of runs that began before the erasure. Return the number of snapshots.
 
-    `published` is the id of the snapshot of `ingested_segments` by which the erasure is committed. A run that began before this
-    snapshot can no longer be published, so its branches are dropped. On main, the history stays down to the changes of runs that
-    may have to be finished.
+    `erasure_snapshot_id` names the snapshot of `ingested_segments` by which the erasure is committed. A run that began before
+    this snapshot can no longer be published, so its branches are dropped. On main, the history stays down to the changes of runs
+    that may have to be finished.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
         if not branch.startswith(PREFIX):
             continue
-        began_before_erasure = published not in _history(segments, ref.snapshot_id)
+        began_before_erasure = erasure_snapshot_id not in _history(segments, ref.snapshot_id)
         if began_before_erasure:
             drop_branches(catalog, branch)
     before_ms = round(now.timestamp() * 1000)
@@ -66,11 +66,11 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
             elif name.startswith(PREFIX) and BEGAN + name not in catalog.load_table(SEGMENTS.identifier).properties:
                 drop_branch(catalog, table, name)  # its run was closed while a process was still writing to the branch
     # The ledger is left out: it names no vehicle, and its history tells which runs are committed.
-    return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
+    return sum(_expire_snapshots_of(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 
 
 @retry_conflicts
-def _expire(catalog: Catalog, table: Table) -> int:
+def _expire_snapshots_of(catalog: Catalog, table: Table) -> int:
     """Expire the snapshots of one table that are not needed; return their number."""
     unfinished_ids = {
         pinned.snapshot_id
@@ -88,16 +88,26 @@ def _expire(catalog: Catalog, table: Table) -> int:
             oldest_staying = index
     staying = set(main[: oldest_staying + 1])
     for history in history_of_branch.values():
-        # A branch keeps the snapshots of its run, and the snapshot of main on which the run began.
-        base = next((index for index, snapshot_id in enumerate(history) if snapshot_id in main), 0)
-        staying.update(history[: base + 1])
+        staying.update(_needed_by_branch(history, main))
     old = [snapshot.snapshot_id for snapshot in loaded.snapshots() if snapshot.snapshot_id not in staying]
     if old:
         loaded.maintenance.expire_snapshots().by_ids(old).commit()
     return len(old)
 
 
+def _needed_by_branch(history: list[int], main: list[int]) -> list[int]:
+    """The snapshots that a branch with this history keeps: those of its run, and the snapshot of main on which the run began.
+
+    If the branch and `main` have no snapshot in common, only the head is kept.
+    """
+    for index, snapshot_id in enumerate(history):
+        if snapshot_id in main:
+            return history[: index + 1]
+    return history[:1]
+
+
 def _snapshot(table: IcebergTable, snapshot_id: int) -> Snapshot:
+    """The snapshot with this id, which the table must have."""
     snapshot = table.snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is in the table's own history
     return snapshot
@@ -113,7 +123,7 @@ def _history(table: IcebergTable, head: int) -> list[int]:
     return history
 
 
-def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
+def remove_unreferenced(catalog: Catalog, settings: Settings, vehicle: ErasedVehicle) -> int:
     """Remove the files in the tables' folders that name the vehicle and that no snapshot references. Return their number.
 
     Other unreferenced files stay, because they may belong to a process that is about to commit. No process can still commit
@@ -125,7 +135,9 @@ def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
         loaded = catalog.load_table(table.identifier)
         referenced = _referenced_files(loaded)
         for filesystem, path, name in _files(loaded.location(), settings):
-            names_vehicle = name not in referenced and next(search(filesystem, path, named), None) is not None
+            if name in referenced:
+                continue
+            names_vehicle = next(find_in_file(filesystem, path, vehicle), None) is not None
             if names_vehicle:
                 filesystem.delete_file(path)
                 removed += 1
@@ -160,8 +172,8 @@ def _files(url: str, settings: Settings) -> Iterator[tuple[fs.FileSystem, str, s
             yield filesystem, info.path, _without_scheme(info.path)
 
 
-def prove(catalog: Catalog, settings: Settings, named: Named) -> tuple[list[Found], int]:
-    """Search all files of the warehouse and of the tables' folders for the vehicle.
+def find_in_files(catalog: Catalog, settings: Settings, vehicle: ErasedVehicle) -> tuple[list[Found], int]:
+    """Search all files of the warehouse and of the tables' folders for the name of the vehicle.
 
     Return the places that name the vehicle, and the number of files searched.
     """
@@ -176,46 +188,46 @@ def prove(catalog: Catalog, settings: Settings, named: Named) -> tuple[list[Foun
                 continue
             searched.add(name)
             with contextlib.suppress(FileNotFoundError):  # the file has been removed since it was listed
-                found += search(filesystem, path, named)
+                found += find_in_file(filesystem, path, vehicle)
     return found, len(searched)
 
 
-def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found]:
-    """Yield where a file names the vehicle: a Parquet file by column, any other file once."""
+def find_in_file(filesystem: fs.FileSystem, path: str, vehicle: ErasedVehicle) -> Iterator[Found]:
+    """Yield the places in a file that name the vehicle: columns of a Parquet file, or any other file as a whole."""
     if path.endswith(".parquet"):
         with filesystem.open_input_file(path) as file:
             try:
-                yield from _in_parquet(file, path, named)
+                yield from _in_parquet(file, path, vehicle)
                 return
             except (pa.ArrowException, OSError):
                 pass  # incomplete, because its writer was killed: its bytes are searched below
-    elif not named.opaque and any(f"/{table.name}/" in path for table in (DATA, ECQ_PAYLOAD, XRAY_RAW)):
+    elif not vehicle.is_searched_in_opaque and any(f"/{table.name}/" in path for table in (DATA, ECQ_PAYLOAD, XRAY_RAW)):
         return  # a manifest has bounds of payloads, in which a short name would be found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())
     for block in _blocks(content):
-        if named.is_in(block):
+        if vehicle.is_named_in(block):
             yield Found(path, "bytes")
-            return
+            return  # one place in the file is enough
 
 
-def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]:
+def _in_parquet(file: pa.NativeFile, path: str, vehicle: ErasedVehicle) -> Iterator[Found]:
     """Yield each column in which rows that arrived before the erasure name the vehicle."""
     parquet = pq.ParquetFile(file)
     schema = parquet.schema_arrow
     text_columns = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     # In opaque payloads, a short name would be found by chance. A file with topics is of quarantine, whose payloads are messages.
-    searches_payloads = named.opaque or "topic" in text_columns
+    searches_payloads = vehicle.is_searched_in_opaque or "topic" in text_columns
     columns = [column for column in text_columns if column != "payload" or searches_payloads]
     arrival_columns = (*_ARRIVAL_COLUMNS, *OF_QUEUES) if "client_id" in text_columns else _ARRIVAL_COLUMNS
     existing_arrival_columns = [name for name in arrival_columns if name in schema.names]
     counts: Counter[str] = Counter()
     for batch in parquet.iter_batches(ROW_BATCH_SIZE, columns=[*columns, *existing_arrival_columns]):
         rows = pa.Table.from_batches([batch])
-        for row in matches(rows, named, tuple(columns)):
-            if named.is_newer(row):
+        for row in rows_naming(rows, vehicle, tuple(columns)):
+            if vehicle.is_accepted_later(row):
                 continue
-            counts.update(column for column in columns if row[column] is not None and named.is_in(row[column]))
+            counts.update(column for column in columns if row[column] is not None and vehicle.is_named_in(row[column]))
     for column, count in sorted(counts.items()):
         yield Found(path, column, count)
 

@@ -20,8 +20,8 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of
-from pipelines.erasure.campaigns import without_vehicle
-from pipelines.erasure.sealed import STREAMS, Opener, open_nothing
+from pipelines.erasure.campaigns import order_without_vehicle
+from pipelines.erasure.sealed import SEALED_STREAMS, Opener, open_nothing
 
 MIN_LENGTH_IN_OPAQUE = 8
 OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # columns of compacted queues that have seqs
@@ -31,50 +31,53 @@ _TRIGGER_FIELDS = ("ids", "request_id", "data_id", "data")
 Row = dict[str, Any]
 
 
-class Named:
-    """The name of a vehicle, to be erased from messages that were accepted before a seq. Later messages may name the vehicle.
+class ErasedVehicle:
+    """A vehicle that is erased from messages that were accepted before a seq. Later messages may name the vehicle.
 
     `opener` opens refused messages of signals, which are sealed.
     """
 
-    def __init__(self, vin: str, before: int, opener: Opener = open_nothing) -> None:
+    def __init__(self, vin: str, before_seq: int, opener: Opener = open_nothing) -> None:
         self.vin = vin
-        self.before = before
-        self._before_instant = datetime_of(before)
+        self.before_seq = before_seq
+        self._before_instant = datetime_of(before_seq)
         self._opener = opener
-        self.opaque = len(vin) >= MIN_LENGTH_IN_OPAQUE  # whether opaque payloads are searched
+        self.is_searched_in_opaque = len(vin) >= MIN_LENGTH_IN_OPAQUE  # whether opaque payloads are searched for the name
         adjoining = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"  # characters that may not adjoin the name
         pattern = f"(?:^|[^{adjoining}]){re.escape(vin)}(?:[^{adjoining}]|$)"
         self._word = re.compile(pattern.encode())
 
-    def is_in(self, text: str | bytes) -> bool:
+    def is_named_in(self, text: str | bytes) -> bool:
         """Whether the text names the vehicle, as it is or in JSON escapes."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         if self._word.search(raw):
             return True
         return b"\\" in raw and bool(self._word.search(_unescaped(raw)))
 
-    def is_in_sealed(self, seq: int, sealed: bytes) -> bool:
+    def is_named_in_sealed(self, seq: int, sealed: bytes) -> bool:
         """Whether a sealed refused message of signals names the vehicle. False for a short name, which is not searched for."""
-        return self.opaque and self.is_in(self._opener(seq, sealed))
+        return self.is_searched_in_opaque and self.is_named_in(self._opener(seq, sealed))
 
-    def is_newer(self, row: Row) -> bool:
-        """Whether a row arrived at or after `before`, by its seqs or by the first arrival of its data. Such rows are kept."""
+    def is_accepted_later(self, row: Row) -> bool:
+        """Whether a row was accepted at `before_seq` or later, by its seqs or the first arrival of its data. Then it is kept."""
         seqs = [row.get(name) for name in ("seq", *OF_QUEUES)]
-        if any(seq is not None and seq >= self.before for seq in seqs):
+        if any(seq is not None and seq >= self.before_seq for seq in seqs):
             return True
         first_seen_at = row.get("first_seen_at")
         return first_seen_at is not None and bool(first_seen_at >= self._before_instant)
 
-    def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
-        """Flag the values that may name the vehicle, by a quick test. `escaped` tells that values may have JSON escapes."""
+    def may_be_named_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
+        """Flag the values that may name the vehicle, by a quick test.
+
+        With `escaped`, values may have JSON escapes, so every value with a backslash is flagged, too.
+        """
         has_name = pc.fill_null(pc.match_substring(column, self.vin), False)
         if not escaped:
             return has_name
         has_backslash = pc.fill_null(pc.match_substring(column, "\\"), False)
         return pc.or_(has_name, has_backslash)
 
-    def without(self, stream: Stream, row: Row) -> Row | None:
+    def remove_from(self, stream: Stream, row: Row) -> Row | None:
         """Remove the vehicle from an archived message.
 
         Return the same object if the message does not change, a new row if it does, or None if the message must be removed.
@@ -83,7 +86,7 @@ class Named:
             return self._outcome_without(row)
         if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):
             return self._acknowledgement_without(row)
-        if row["seq"] >= self.before:
+        if row["seq"] >= self.before_seq:  # outcomes and acknowledgements are judged by the seq of their entry, above
             return row
         if stream is Stream.TRIGGER:
             return self._trigger_without(row)
@@ -91,73 +94,81 @@ class Named:
             return self._order_without(row)
         if stream is Stream.ANSWER:
             return self._answer_without(row)
-        names_vehicle = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
-        if stream in STREAMS and row["refused_because"] is not None:
-            names_vehicle = names_vehicle or self.is_in_sealed(row["seq"], row["payload"])
+        # The payloads of the other streams are opaque.
+        names_vehicle = self.is_named_in(row["topic"]) or (self.is_searched_in_opaque and self.is_named_in(row["payload"]))
+        if stream in SEALED_STREAMS and row["refused_because"] is not None:
+            names_vehicle = names_vehicle or self.is_named_in_sealed(row["seq"], row["payload"])
         return None if names_vehicle else self._without_headers(row)
 
     def _outcome_without(self, row: Row) -> Row | None:
-        """Remove an outcome of the vehicle's entry if the entry is older than `before`, or the vehicle from another's reason."""
+        """Remove an outcome of the vehicle's entry if the entry is older than `before_seq`.
+
+        From the outcome of another vehicle's entry, remove a reason that names the vehicle.
+        """
         try:
             record = OutcomeRecord.from_wire(row["payload"])
         except ValueError:
             return self._invalid_without(row)
         if record.vin == self.vin:
-            return None if record.seq < self.before else row
-        if record.reason is not None and self.is_in(str(record.reason)):
+            return None if record.seq < self.before_seq else row
+        if record.reason is not None and self.is_named_in(str(record.reason)):
             row = row | {"payload": replace(record, reason=None).to_wire()}
         return self._without_headers(row)
 
     def _acknowledgement_without(self, row: Row) -> Row | None:
-        """Remove an acknowledgement by the vehicle of a message before `before`, or the vehicle from another's reason."""
+        """Remove an acknowledgement by the vehicle if its message and its epoch are older than `before_seq`.
+
+        From an acknowledgement by another vehicle, remove a reason that names the vehicle.
+        """
         try:
             record = EcqAck.from_wire(row["payload"])
         except ValueError:
             return self._invalid_without(row)
-        if self.is_in(record.client_id):
-            return None if record.seq < self.before and record.epoch < self.before else row
-        if record.reason is not None and self.is_in(record.reason):
+        if self.is_named_in(record.client_id):
+            is_old = record.seq < self.before_seq and record.epoch < self.before_seq  # an epoch is the seq of a rewind
+            return None if is_old else row
+        if record.reason is not None and self.is_named_in(record.reason):
             row = row | {"payload": replace(record, reason=None).to_wire()}
         return self._without_headers(row)
 
     def _invalid_without(self, row: Row) -> Row | None:
-        """Remove a message that cannot be parsed if it is older than `before` and names the vehicle."""
-        names_vehicle = self.is_in(row["payload"]) or self.is_in(row["topic"])
-        return None if row["seq"] < self.before and names_vehicle else row
+        """Remove a message that cannot be parsed if it is older than `before_seq` and names the vehicle."""
+        names_vehicle = self.is_named_in(row["payload"]) or self.is_named_in(row["topic"])
+        return None if row["seq"] < self.before_seq and names_vehicle else row
 
     def _trigger_without(self, row: Row) -> Row | None:
         """Remove the vehicle from the ids of a trigger. A trigger for no other vehicle, and a refused trigger, is removed."""
-        if not self.is_in(row["payload"]):
+        if not self.is_named_in(row["payload"]):
             return self._without_headers(row)
         if row["refused_because"] is not None:
             return None
         fields = _json_object(row["payload"])
-        ids = fields.get("ids") if fields else None
-        if fields is None or not isinstance(ids, list):
+        if fields is None or not isinstance(fields.get("ids"), list):
             return None
+        ids = fields["ids"]
         other_ids = [vin for vin in ids if vin != self.vin]
         has_only_text = all(isinstance(vin, str) for vin in other_ids)
         if not other_ids or not has_only_text:  # no vehicle is left, or ingest refuses the trigger because of its ids
             return None
         reduced = fields | {"ids": other_ids}
-        if self.is_in(json.dumps(reduced, ensure_ascii=False)):  # perhaps in a field that ingest does not read
+        if self.is_named_in(json.dumps(reduced, ensure_ascii=False)):  # perhaps in a field that ingest does not read
             reduced = {name: reduced[name] for name in _TRIGGER_FIELDS if name in reduced}
         return self._without_headers(row | {"payload": json.dumps(reduced).encode()})
 
     def _order_without(self, row: Row) -> Row | None:
         """Remove the vehicle from an order to a campaign. A refused order that names the vehicle is removed."""
-        if not self.is_in(row["payload"]):
+        if not self.is_named_in(row["payload"]):
             return self._without_headers(row)
         if row["refused_because"] is not None:
             return None
-        payload = without_vehicle(row["payload"], self.vin, self.is_in)
+        payload = order_without_vehicle(row["payload"], self.vin, self.is_named_in)
         return None if payload is None else self._without_headers(row | {"payload": payload})
 
     def _answer_without(self, row: Row) -> Row | None:
         """Remove an answer of the vehicle, or the other fields than seq and status from an answer that names it."""
-        if self.is_in(row["topic"]):
+        if self.is_named_in(row["topic"]):
             return None
-        if not self.is_in(row["payload"]):
+        if not self.is_named_in(row["payload"]):
             return self._without_headers(row)
         if row["refused_because"] is not None:
             return None
@@ -165,7 +176,7 @@ class Named:
         if fields is None:
             return None
         payload = json.dumps({name: fields.get(name) for name in ("seq", "status")}).encode()
-        return None if self.is_in(payload) else self._without_headers(row | {"payload": payload})
+        return None if self.is_named_in(payload) else self._without_headers(row | {"payload": payload})
 
     def _without_headers(self, row: Row) -> Row:
         """Remove the headers that name the vehicle. Headers of the platform itself stay."""
@@ -173,7 +184,7 @@ class Named:
         kept = {
             name: value
             for name, value in headers.items()
-            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(value))
+            if name.startswith(SERVICE_PREFIX) or not (self.is_named_in(name) or self.is_named_in(value))
         }
         return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
 

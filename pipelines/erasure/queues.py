@@ -14,7 +14,7 @@ from manifold.contracts.queue_names import ecq_queue, owner_of_queue
 from manifold.queues import EcqLoader, Loader, Policy
 from manifold.settings import Settings
 from pipelines.erasure.files import Found
-from pipelines.erasure.names import Named
+from pipelines.erasure.names import ErasedVehicle
 
 RECORDS_PER_PAGE = 5000
 MEMBERS_PER_PAGE = 1000
@@ -25,98 +25,105 @@ TRIGGER_PATTERN = f"{TRIGGER_PREFIX}*"
 Record = tuple[bytes, dict[bytes, bytes]]  # id and fields of a stream's record
 
 
-def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
-    """Remove the entries and messages that the vehicle's queues accepted before the seq of `named`; return their number.
+def erase_from_queues(redis: Redis, settings: Settings, vehicle: ErasedVehicle) -> int:
+    """Remove the entries and messages before `vehicle.before_seq` from the vehicle's queues; return their number.
 
     No removed entry is sent any more. Dispatchers may run at the same time. Messages that were sent to the vehicle and are not
     acknowledged stay with the broker.
     """
     policy = Policy.of(settings)
-    vin = named.vin
-    erased = Loader(redis, policy).erase(vin, named.before) + EcqLoader(redis, policy).erase(vin, named.before)
-    _, ecq_inflight, *_ = keys.ecq_keys(vin)
-    for queue, inflight in ((vin, keys.inflight(vin)), (ecq_queue(vin), ecq_inflight)):
+    vin = vehicle.vin
+    erased = Loader(redis, policy).erase(vin, vehicle.before_seq) + EcqLoader(redis, policy).erase(vin, vehicle.before_seq)
+    for queue, inflight in ((vin, keys.inflight(vin)), (ecq_queue(vin), keys.ecq_inflight(vin))):
         if not redis.exists(inflight):  # nothing is in flight, so no deadline is needed
             redis.zrem(keys.deadlines(keys.shard_of(queue, policy.wake_shards)), queue)
-    for record_id, _ in _outcomes(redis, named):
+    for record_id, _ in _outcomes(redis, vehicle):
         redis.xdel(keys.OUTCOMES, record_id)
     for shard in range(policy.wake_shards):
-        for record_id, fields in _wake_records(redis, shard, named):
-            other_queues = [queue for queue in fields[b"owners"].split(b"\n") if owner_of_queue(queue.decode()) != vin]
-            if other_queues:
-                redis.xadd(keys.wake(shard), cast(Any, fields | {b"owners": b"\n".join(other_queues)}))
-            redis.xdel(keys.wake(shard), record_id)
-    if any(named.is_in(value) for value in redis.hgetall(keys.QUEUE_STATS).values()):
+        _erase_wake_ups(redis, shard, vehicle)
+    if any(vehicle.is_named_in(value) for value in redis.hgetall(keys.QUEUE_STATS).values()):
         redis.delete(keys.QUEUE_STATS)  # the dispatcher's next walk of the queues writes them again
-    erase_data(redis, named)
+    erase_data(redis, vehicle)
     return erased
 
 
-def erase_data(redis: Redis, named: Named) -> None:
-    """Remove the payloads and triggers that name the vehicle, and the notes of entries that wait for data.
+def _erase_wake_ups(redis: Redis, shard: int, vehicle: ErasedVehicle) -> None:
+    """Remove the vehicle's queues from the records of a wake stream. The other queues of such a record get a new record."""
+    for record_id, fields in _wake_records(redis, shard, vehicle):
+        other_queues = [queue for queue in fields[b"owners"].split(b"\n") if owner_of_queue(queue.decode()) != vehicle.vin]
+        if other_queues:
+            redis.xadd(keys.wake(shard), cast(Any, fields | {b"owners": b"\n".join(other_queues)}))
+        redis.xdel(keys.wake(shard), record_id)
 
-    Notes of the vehicle's own entries are removed, and all notes of entries that wait for data whose data_id names the vehicle.
+
+def erase_data(redis: Redis, vehicle: ErasedVehicle) -> None:
+    """Remove the payloads and triggers that name the vehicle, and entries from the sets of entries that wait for data.
+
+    The vehicle's own entries are removed from all these sets, and all entries from the set of a data_id that names the vehicle.
+    Entries since `vehicle.before_seq` stay.
 
     As long as the lake has a payload, a dispatcher may load the payload into Redis again for another vehicle. Other vehicles of
     a removed trigger still get their entries, because a dispatcher reads a trigger that Redis lacks from the lake.
     """
-    for key, notes in _waiting_notes(redis, named):
-        redis.srem(key, *notes)
-    for data_id, since in _parked_data_ids(redis, named):
+    for key, members in _waiting_entries(redis, vehicle):
+        redis.srem(key, *members)
+    for data_id, since in _parked_data_ids(redis, vehicle):
         redis.zrem(keys.PARKED, data_id)
         if redis.exists(keys.waiting_for(data_id.decode())):  # an entry was parked since, so the data_id must stay
             redis.zadd(keys.PARKED, {data_id: since}, nx=True)
-    for data_or_trigger in chain(_data_keys(redis, named), _trigger_keys(redis, named)):
+    for data_or_trigger in chain(_data_keys(redis, vehicle), _trigger_keys(redis, vehicle)):
         redis.delete(data_or_trigger)
 
 
-def prove_queues(redis: Redis, named: Named) -> list[Found]:
-    """Search Redis for what was accepted before the seq `named.before` and still names the vehicle."""
-    note_counts: Counter[str] = Counter()
-    for key, notes in _waiting_notes(redis, named):
-        note_counts[key] += len(notes)
-    found = [Found(key, "members", count) for key, count in note_counts.items()]
-    ecq_pending, ecq_inflight, _, _, ecq_delivered, *_ = keys.ecq_keys(named.vin)
-    for queue in (keys.pending(named.vin), keys.parked(named.vin), keys.done(named.vin), ecq_pending, ecq_delivered):
-        old_seqs = [seq for seq in cast(list[bytes], redis.zrange(queue, 0, -1)) if int(seq) < named.before]
+def find_in_redis(redis: Redis, vehicle: ErasedVehicle) -> list[Found]:
+    """Search Redis for what was accepted before the seq `vehicle.before_seq` and still names the vehicle."""
+    vin = vehicle.vin
+    waiting_counts: Counter[str] = Counter()
+    for key, members in _waiting_entries(redis, vehicle):
+        waiting_counts[key] += len(members)
+    found = [Found(key, "members", count) for key, count in waiting_counts.items()]
+    ecq_pending, ecq_inflight, _, _, ecq_delivered, *_ = keys.ecq_keys(vin)  # presence and keys have no entries
+    for queue in (keys.pending(vin), keys.parked(vin), keys.done(vin), ecq_pending, ecq_delivered):
+        old_seqs = [seq for seq in cast(list[bytes], redis.zrange(queue, 0, -1)) if int(seq) < vehicle.before_seq]
         if old_seqs:
             found.append(Found(queue, "entries", len(old_seqs)))
-    for inflight in (keys.inflight(named.vin), ecq_inflight):
+    for inflight in (keys.inflight(vin), ecq_inflight):
         seq = redis.hget(inflight, "seq")
-        if seq and int(cast(bytes, seq)) < named.before:
+        if seq and int(cast(bytes, seq)) < vehicle.before_seq:
             found.append(Found(inflight, "entry"))
     counts = (
-        (keys.OUTCOMES, "outcomes", sum(1 for _ in _outcomes(redis, named))),
-        (keys.PARKED, "data ids", sum(1 for _ in _parked_data_ids(redis, named))),
-        (DATA_PATTERN, "payloads", sum(1 for _ in _data_keys(redis, named))),
-        (TRIGGER_PATTERN, "triggers", sum(1 for _ in _trigger_keys(redis, named))),
+        (keys.OUTCOMES, "outcomes", sum(1 for _ in _outcomes(redis, vehicle))),
+        (keys.PARKED, "data ids", sum(1 for _ in _parked_data_ids(redis, vehicle))),
+        (DATA_PATTERN, "payloads", sum(1 for _ in _data_keys(redis, vehicle))),
+        (TRIGGER_PATTERN, "triggers", sum(1 for _ in _trigger_keys(redis, vehicle))),
     )
     return found + [Found(key, what, count) for key, what, count in counts if count]
 
 
-def _waiting_notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield (key, notes) of the entries that wait for data, in pages. Only notes of entries before `named.before`.
+def _waiting_entries(redis: Redis, vehicle: ErasedVehicle) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield (key, members) for the sets of entries that wait for data, in pages. Only entries before `vehicle.before_seq`.
 
-    A note is a member of the set `key`: owner and seq. If the data_id names the vehicle, the notes of all owners are yielded,
-    else only the vehicle's.
+    A member is an entry: owner and seq. If the data_id names the vehicle, the entries of all owners are yielded, else only the
+    vehicle's.
     """
     for data_id, _ in _parked(redis):
         key = keys.waiting_for(data_id.decode())
-        of_all_owners = named.is_in(data_id)
-        pattern = "*" if of_all_owners else f"{_glob_escaped(named.vin)}*"
+        of_all_owners = vehicle.is_named_in(data_id)
+        pattern = "*" if of_all_owners else f"{_glob_escaped(vehicle.vin)}*"
         members = redis.sscan_iter(key, match=pattern, count=MEMBERS_PER_PAGE)
-        of_owner = (note for note in members if of_all_owners or _owner(note) == named.vin.encode())
-        old = (note for note in of_owner if _is_old(note, named))
-        while page := list(islice(old, MEMBERS_PER_PAGE)):
+        # The pattern also matches owners whose names only begin with the vehicle's name.
+        of_owner = (member for member in members if of_all_owners or _owner(member) == vehicle.vin.encode())
+        old_members = (member for member in of_owner if _is_old(member, vehicle))
+        while page := list(islice(old_members, MEMBERS_PER_PAGE)):
             yield key, page
 
 
-def _parked_data_ids(redis: Redis, named: Named) -> Iterator[tuple[bytes, float]]:
+def _parked_data_ids(redis: Redis, vehicle: ErasedVehicle) -> Iterator[tuple[bytes, float]]:
     """Yield (data_id, instant since when entries wait for it) if the data_id names the vehicle and only old entries wait."""
     for data_id, since in _parked(redis):
-        if named.is_in(data_id):
+        if vehicle.is_named_in(data_id):
             members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_PER_PAGE)
-            if all(_is_old(member, named) for member in members):
+            if all(_is_old(member, vehicle) for member in members):
                 yield data_id, since
 
 
@@ -125,13 +132,14 @@ def _parked(redis: Redis) -> Iterator[tuple[bytes, float]]:
     return cast(Iterator[tuple[bytes, float]], redis.zscan_iter(keys.PARKED, count=MEMBERS_PER_PAGE))
 
 
-def _owner(note: bytes) -> bytes:
-    return note.partition(b" ")[0]
+def _owner(member: bytes) -> bytes:
+    return member.partition(b" ")[0]
 
 
-def _is_old(note: bytes, named: Named) -> bool:
-    _, _, seq = note.partition(b" ")
-    return not seq or int(seq) < named.before  # notes of an earlier release have no seq
+def _is_old(member: bytes, vehicle: ErasedVehicle) -> bool:
+    """Whether a waiting entry was accepted before `vehicle.before_seq`. An entry that an earlier release parked has no seq."""
+    _, _, seq = member.partition(b" ")
+    return not seq or int(seq) < vehicle.before_seq
 
 
 def _glob_escaped(vin: str) -> str:
@@ -139,14 +147,14 @@ def _glob_escaped(vin: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in vin)
 
 
-def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
-    """Yield the stream records with outcomes of the vehicle's entries before `named.before`."""
+def _outcomes(redis: Redis, vehicle: ErasedVehicle) -> Iterator[Record]:
+    """Yield the stream records with outcomes of the vehicle's entries before `vehicle.before_seq`."""
     for record_id, fields in _records(redis, keys.OUTCOMES):
         entry = _entry_of(fields.get(b"o", b""))
-        if entry is None:
+        if entry is None:  # the recorder quarantines this record
             continue
         owner, seq = entry
-        if owner == named.vin and seq < named.before:
+        if owner == vehicle.vin and seq < vehicle.before_seq:
             yield record_id, fields
 
 
@@ -165,9 +173,9 @@ def _entry_of(payload: bytes) -> tuple[str, int] | None:
     return acked.client_id, acked.seq
 
 
-def _wake_records(redis: Redis, shard: int, named: Named) -> Iterator[Record]:
+def _wake_records(redis: Redis, shard: int, vehicle: ErasedVehicle) -> Iterator[Record]:
     """Yield the records of a wake stream that name a queue of the vehicle."""
-    queues = {named.vin.encode(), ecq_queue(named.vin).encode()}
+    queues = {vehicle.vin.encode(), ecq_queue(vehicle.vin).encode()}
     for record_id, fields in _records(redis, keys.wake(shard)):
         if queues.intersection(fields.get(b"owners", b"").split(b"\n")):
             yield record_id, fields
@@ -182,18 +190,18 @@ def _records(redis: Redis, stream: str) -> Iterator[Record]:
         start = f"({last_id.decode()}"  # exclusive
 
 
-def _data_keys(redis: Redis, named: Named) -> Iterator[bytes]:
+def _data_keys(redis: Redis, vehicle: ErasedVehicle) -> Iterator[bytes]:
     """Yield the keys of payloads whose data_id or content names the vehicle."""
     for key in redis.scan_iter(match=DATA_PATTERN, count=MEMBERS_PER_PAGE):
         data_id = key.removeprefix(keys.data("").encode())
-        if named.is_in(data_id) or (named.opaque and named.is_in(redis.get(key) or b"")):
+        if vehicle.is_named_in(data_id) or (vehicle.is_searched_in_opaque and vehicle.is_named_in(redis.get(key) or b"")):
             yield key
 
 
-def _trigger_keys(redis: Redis, named: Named) -> Iterator[bytes]:
-    """Yield the keys of triggers before `named.before` whose request_id or data_id names the vehicle."""
+def _trigger_keys(redis: Redis, vehicle: ErasedVehicle) -> Iterator[bytes]:
+    """Yield the keys of triggers before `vehicle.before_seq` whose request_id or data_id names the vehicle."""
     all_keys = cast(Iterator[bytes], redis.scan_iter(match=TRIGGER_PATTERN, count=MEMBERS_PER_PAGE))
-    old_keys = (key for key in all_keys if _is_old_trigger(key, named))
+    old_keys = (key for key in all_keys if _is_old_trigger(key, vehicle))
     while page := list(islice(old_keys, MEMBERS_PER_PAGE)):
         with redis.pipeline(transaction=False) as pipe:
             for key in page:
@@ -201,10 +209,11 @@ def _trigger_keys(redis: Redis, named: Named) -> Iterator[bytes]:
             replies = pipe.execute(raise_on_error=False)
         for key, reply in zip(page, replies, strict=True):
             is_hash = isinstance(reply, list)  # otherwise the reply is an error, because the key has another type
-            if is_hash and any(named.is_in(value) for value in reply):
+            if is_hash and any(vehicle.is_named_in(value) for value in reply):
                 yield key
 
 
-def _is_old_trigger(key: bytes, named: Named) -> bool:
+def _is_old_trigger(key: bytes, vehicle: ErasedVehicle) -> bool:
+    """Whether the key is of a trigger that was accepted before `vehicle.before_seq`."""
     seq = key.removeprefix(TRIGGER_PREFIX.encode())
-    return seq.isdigit() and int(seq) < named.before
+    return seq.isdigit() and int(seq) < vehicle.before_seq

@@ -37,11 +37,11 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.erasure.archive import Rewritten, erase_from_archive
-from pipelines.erasure.files import Found, expire, prove, remove_unknown
-from pipelines.erasure.names import Named
-from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
+from pipelines.erasure.files import Found, expire_snapshots, find_in_files, remove_unreferenced
+from pipelines.erasure.names import ErasedVehicle
+from pipelines.erasure.queues import erase_data, erase_from_queues, find_in_redis
 from pipelines.erasure.sealed import opener_of
-from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, rows_named
+from pipelines.erasure.search import TEXTS, drop_deleted_entries, erase_texts, find_removals
 from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.erasing import erase_rows, lists_deleted
@@ -55,8 +55,9 @@ from pipelines.populate.lock import populate_lock
 MAX_PASSES = 3
 MAX_WAIT_FOR_RUNS_S = 900.0
 RUN_CHECK_INTERVAL_S = 1.0
-UNSEALED = "a recorder cannot be asked to close its open segments, which may name the vehicle; see `manifold status`"
-BEGUN, ERASED, LEFT = "begun", "erased", "left"  # states of an erasure on record
+RECORDER_NOT_FLUSHED = "a recorder cannot be asked to close its open segments, which may name the vehicle; see `manifold status`"
+# States of an erasure on record; `left`: the search has found places that still name the vehicle.
+BEGUN, ERASED, LEFT = "begun", "erased", "left"
 
 log = structlog.get_logger(__name__)
 
@@ -120,8 +121,8 @@ def erase(
             again.
         redis.RedisError: Redis is unavailable or refuses.
     """
-    named = Named(vin, first_seq_at(now), opener_of(settings))
-    if not why.strip() or named.is_in(why):
+    vehicle = ErasedVehicle(vin, first_seq_at(now), opener_of(settings))
+    if not why.strip() or vehicle.is_named_in(why):
         raise Permanent("--why must say why, and must not name the vehicle: the record is kept")
     ensure_tables(catalog)
     erased = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
@@ -129,64 +130,64 @@ def erase(
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
         for pass_number in range(MAX_PASSES):
             say("the queues")
-            erased.entries += erase_from_queues(redis, settings, named)
+            erased.entries += erase_from_queues(redis, settings, vehicle)
             if not seal(settings):
-                raise Retryable(UNSEALED)
+                raise Retryable(RECORDER_NOT_FLUSHED)
             # Recorders may have queued entries of messages that they had accepted before.
-            erased.entries += erase_from_queues(redis, settings, named)
+            erased.entries += erase_from_queues(redis, settings, vehicle)
             wait_for_runs_s = wait_s if pass_number == 0 else 0.0  # the first pass has waited for these runs, or overtaken them
-            _erase_from_archive_and_tables(catalog, settings, named, erased, wait_for_runs_s, say)
-            erase_data(redis, named)
+            _erase_from_archive_and_tables(catalog, settings, vehicle, erased, wait_for_runs_s, say)
+            erase_data(redis, vehicle)
             lock.check()
             say("searching every file")
-            erased.found, erased.searched = search_all(catalog, settings, redis, named)
+            erased.found, erased.searched = search_all(catalog, settings, redis, vehicle)
             if erased.proved:
                 break
     _record(catalog, erased, ERASED if erased.proved else LEFT, why)
-    counts = {"erasure_id": erased.erasure_id, "rows": erased.rows, "messages": erased.messages}
+    counts = {"erasure_id": erased.erasure_id, "rows_by_table": erased.rows, "archived_messages": erased.messages}
     if erased.proved:
         log.info("vehicle erased", **counts)
     else:
-        log.warning("erasure not proved", **counts, found=len(erased.found))
+        log.warning("erasure not proved", **counts, places_that_name_the_vehicle=len(erased.found))
     return erased
 
 
 def _erase_from_archive_and_tables(
-    catalog: Catalog, settings: Settings, named: Named, erased: Erased, wait_s: float, say: Callable[[str], object]
+    catalog: Catalog, settings: Settings, vehicle: ErasedVehicle, erased: Erased, wait_s: float, say: Callable[[str], object]
 ) -> None:
-    """Do the steps 3 to 6, except for Redis, and add the counts to `erased`."""
+    """Erase the vehicle from archive and tables, including old snapshots, and add the counts to `erased`."""
     say("the archive")
     archive = Archive(settings.archive, settings.s3)
     began = datetime.now(UTC)
-    rewritten = erase_from_archive(archive, named)
+    rewritten = erase_from_archive(archive, vehicle)
     erased.segments += len(rewritten.segments)
     erased.messages += rewritten.messages
     say("runs that began before")
     _await_runs(catalog, datetime.now(UTC), wait_s)
     say("the tables")
-    until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, erased))
+    until_not_overtaken()(lambda: _remove_rows(catalog, vehicle, rewritten, began, erased))
     published = until_not_overtaken()(lambda: _publish_without_removed_files(catalog, began))
     check_lease(catalog)
     for table, column in TEXTS:
-        erased.rows[table.name] = erased.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
+        erased.rows[table.name] = erased.rows.get(table.name, 0) + erase_texts(catalog, table, column, vehicle)
         drop_deleted_entries(catalog, table)
-    for path in rewritten.unreadable:
+    for path in rewritten.unreadable:  # after the run that has removed them from the ledger
         archive.remove(path)
     say("snapshots and their files")
-    erased.snapshots += expire(catalog, published, began)
-    erased.files += remove_unknown(catalog, settings, named)
+    erased.snapshots += expire_snapshots(catalog, published, began)
+    erased.files += remove_unreferenced(catalog, settings, vehicle)
 
 
-def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named) -> tuple[list[Found], int]:
+def search_all(catalog: Catalog, settings: Settings, redis: Redis, vehicle: ErasedVehicle) -> tuple[list[Found], int]:
     """Search files, archive and Redis for what was accepted before the erasure and names the vehicle.
 
     Return the places that name the vehicle, and the number of files searched.
     """
     archive = Archive(settings.archive, settings.s3)
-    found, searched = prove(catalog, settings, named)
-    in_archive = erase_from_archive(archive, named, dry=True)
+    found, searched = find_in_files(catalog, settings, vehicle)
+    in_archive = erase_from_archive(archive, vehicle, dry=True)
     found += [Found(path, "archive") for path in [*in_archive.segments, *in_archive.unreadable]]
-    found += prove_queues(redis, named)
+    found += find_in_redis(redis, vehicle)
     return sorted(found), searched + in_archive.files
 
 
@@ -201,7 +202,7 @@ def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
         time.sleep(RUN_CHECK_INTERVAL_S)
 
 
-def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, erased: Erased) -> None:
+def _remove_rows(catalog: Catalog, vehicle: ErasedVehicle, rewritten: Rewritten, now: datetime, erased: Erased) -> None:
     """Publish a run that removes the rows from every table, and the unreadable files from the ledger.
 
     The run is published even if no row is found, so that runs that began before are overtaken, and start again with the archive
@@ -209,7 +210,7 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     """
     ledger = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, ledger)
-    removals = rows_named(catalog, named, base)
+    removals = find_removals(catalog, vehicle, base)
     run = MaintenanceRun(catalog, "erasure", base, now)
     for removal in removals:
         table = removal.table

@@ -12,7 +12,8 @@ from manifold.lake.key_ring import KeyIsGone, require_ring
 from manifold.lake.sealing import Broken
 from manifold.settings import Settings
 
-STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
+# The streams of signals, whose messages are sealed.
+SEALED_STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
 MAX_INFLATED_BYTES = 64 << 20  # of one message
 
 Opener = Callable[[int, bytes], bytes]  # (seq, sealed bytes) of a refused message → its plaintext
@@ -35,7 +36,7 @@ def opener_of(settings: Settings) -> Opener:
     def open_payload(seq: int, sealed: bytes) -> bytes:
         try:
             plaintext = keys.open(sealed, seq=seq)
-        except (KeyIsGone, Broken):
+        except (KeyIsGone, Broken):  # nobody can open this payload
             return b""
         return plaintext + b"\n" + _inflated(plaintext)
 

@@ -22,7 +22,7 @@ class CampaignRows:
     rows: dict[str, Counter[int]] = field(default_factory=lambda: {table.name: Counter() for table in CAMPAIGN_TABLES})
 
     def seqs(self) -> set[int]:
-        """The seqs of all messages."""
+        """The seqs of all messages: orders to campaigns, and vehicles' answers."""
         return {*self.rows[CAMPAIGN_EVENTS.name], *self.rows[CAMPAIGN_ANSWERS.name]}
 
     def add_messages(self, stream: Stream, accepted: pa.RecordBatch) -> None:
@@ -32,6 +32,7 @@ class CampaignRows:
             self.rows[CAMPAIGN_ANSWERS.name].update(seqs)
             return
         self.rows[CAMPAIGN_EVENTS.name].update(seqs)
+        # An order with a plan is also a row of `sdv_campaigns`. Each target of an order is a row of `sdv_campaign_targets`.
         with_plan = accepted.filter(pc.is_valid(accepted["plan"]))
         self.rows[CAMPAIGNS.name].update(with_plan["seq"].to_pylist())
         target_counts = zip(seqs, pc.list_value_length(accepted["targets"]).to_pylist(), strict=True)

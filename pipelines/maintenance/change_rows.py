@@ -6,7 +6,7 @@ from manifold.contracts.tables import Table
 from pipelines.ingest.attempt import Attempt
 
 
-def remove(attempt: Attempt, table: Table, rows: DataFrame) -> None:
+def delete_rows(attempt: Attempt, table: Table, rows: DataFrame) -> None:
     """Delete the rows of `table` that equal one of `rows` in every column of `rows`."""
     columns = rows.columns
     if len(columns) == 1:
@@ -17,16 +17,16 @@ def remove(attempt: Attempt, table: Table, rows: DataFrame) -> None:
     _run_on_branch(attempt, table, rows, sql)
 
 
-def replace_rows(attempt: Attempt, table: Table, rows: DataFrame, flag: str) -> None:
-    """Insert the rows of `rows` whose boolean column `flag` is true, and delete the others from `table`, in one snapshot.
+def insert_or_delete_rows(attempt: Attempt, table: Table, rows: DataFrame, insert_flag: str) -> None:
+    """Insert the rows whose boolean column `insert_flag` is true, and delete the others from `table`, in one snapshot.
 
-    Besides `flag`, `rows` has all columns of the table.
+    Besides `insert_flag`, `rows` has all columns of the table.
     """
-    columns = [column for column in rows.columns if column != flag]
+    columns = [column for column in rows.columns if column != insert_flag]
     is_same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
     values = ", ".join(f"u.{column}" for column in columns)
-    delete = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
-    insert = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
+    delete = f"WHEN MATCHED AND NOT u.{insert_flag} THEN DELETE"
+    insert = f"WHEN NOT MATCHED AND u.{insert_flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our names
     sql = f"MERGE INTO {{name}} AS t USING changes AS u ON {is_same} {delete} {insert}"
     _run_on_branch(attempt, table, rows, sql)
 

@@ -58,7 +58,7 @@ def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Inte
     findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
     troubles = Counter(str(finding.trouble) for finding in findings)
     result = Checked(segments, messages, dict(troubles), findings[:MAX_FINDINGS])
-    log.info("archive, ledger and tables compared", agree=result.agree, segments=segments, troubles=result.troubles)
+    log.info("archive, ledger and tables compared", agree=result.agree, segments=segments, disagreements=result.troubles)
     return result
 
 
@@ -83,20 +83,21 @@ def disagreements(
         rows_per_path = Counter(row["path"] for row in ledger_rows)
         for path, count in rows_per_path.items():
             if count > 1:
-                findings.append(Finding(path, Disagreement.LISTED_TWICE, "", expected=1, found=count))
+                findings.append(Finding(path, Disagreement.LISTED_TWICE, expected=1, found=count))
         not_in_ledger = [segment for segment in archived if segment.path not in row_by_path]
         overdue = [segment for segment in not_in_ledger if segment.modified_at < overdue_since]
-        findings += [Finding(segment.path, Disagreement.WAITING, "") for segment in overdue]
+        findings += [Finding(segment.path, Disagreement.WAITING) for segment in overdue]
         in_ledger = sorted(segment for segment in archived if segment.path in row_by_path)
         for group in _groups(in_ledger, row_by_path):
             findings += comparison.compare(group, row_by_path)
         compared_segments += len(in_ledger)
         compared_messages += sum(row_by_path[segment.path]["messages"] for segment in in_ledger)
     if interval is None:
-        # On the day of the cut, garbage collection may have removed some segments. Later days must be complete.
+        # Garbage collection may have removed some segments of the day on which the archive's retention begins. Later days must be
+        # complete.
         first_complete_day = (now - timedelta(days=settings.archive_retention_days)).date() + timedelta(days=1)
         missing_paths = missing_segments(ledger, comparison.archive, first_complete_day)
-        findings += [Finding(path, Disagreement.GONE, "") for path in missing_paths]
+        findings += [Finding(path, Disagreement.GONE) for path in missing_paths]
     return sorted(findings), compared_segments, compared_messages
 
 

@@ -47,7 +47,7 @@ class Finding:
 
     path: str
     trouble: str  # its kind, as in `Disagreement`
-    table: str  # "" if the disagreement is about the segment as a whole
+    table: str = ""  # empty if the disagreement is about the segment as a whole
     expected: int = 0  # number of rows
     found: int = 0  # number of rows
 
@@ -93,7 +93,7 @@ def expected_keys_of(segment: Segment, messages: pa.Table, limits: parsing.Limit
             expected.queues.add_messages(accepted)
         elif segment.stream in (Stream.CAMPAIGN, Stream.ANSWER):
             expected.campaigns.add_messages(segment.stream, accepted)
-        else:
+        else:  # a stream of signals or device statuses
             expected.signals.add_messages(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):
@@ -102,10 +102,11 @@ def expected_keys_of(segment: Segment, messages: pa.Table, limits: parsing.Limit
 
 
 def _add_refused(expected: ExpectedKeys, batch: pa.RecordBatch) -> None:
+    """Add the refused messages among these parsed messages, which ingest puts into quarantine."""
     refused = batch.filter(pc.is_valid(batch["reason"]))
     expected.refused.update(refused["seq"].to_pylist())
     expected.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
-    if "digest" in refused.schema.names:
+    if "digest" in refused.schema.names:  # only messages of signals have one
         expected.signals.add_refused(refused)
 
 
@@ -162,6 +163,7 @@ def findings_of(expected: ExpectedKeys, found: FoundRows, since: RequiredSince) 
 
 
 def _disagreement_in(comparison: TableComparison) -> Disagreement | None:
+    """How the found rows differ from the expected rows, `DOUBLED` before `MISSING`; None if they are the same."""
     counts = comparison.expected.items()
     if any(comparison.found[key] > count for key, count in counts):
         return Disagreement.DOUBLED
@@ -176,9 +178,9 @@ def _comparisons(expected: ExpectedKeys, found: FoundRows, since: RequiredSince)
     A message is either in quarantine, or its rows are in the other tables. Only a message that was replayed from quarantine may
     be in both.
     """
-    min_seq = first_seq_at(since.history)
+    history_seq = first_seq_at(since.history)  # entries with a lower seq may have been removed
     quarantined = set() if expected.segment.is_replay else set(found.quarantine)
-    entries = {seq: count for seq, count in expected.entries.items() if seq not in quarantined and seq >= min_seq}
+    entries = {seq: count for seq, count in expected.entries.items() if seq not in quarantined and seq >= history_seq}
     yield TableComparison(IDS.name, entries, found.entries)
     data = {
         data_id: 1 for seq, data_id in expected.data.items() if seq not in quarantined and expected.instants[seq] >= since.data
@@ -188,7 +190,7 @@ def _comparisons(expected: ExpectedKeys, found: FoundRows, since: RequiredSince)
     outcomes = {
         (vin, entry_seq): 1
         for (vin, entry_seq), seq in expected.outcomes.items()
-        if seq not in quarantined and entry_seq >= min_seq
+        if seq not in quarantined and entry_seq >= history_seq
     }
     yield TableComparison(OUTCOMES.name, outcomes, found.outcomes)
     yield from compare_queue_rows(
@@ -199,14 +201,15 @@ def _comparisons(expected: ExpectedKeys, found: FoundRows, since: RequiredSince)
         states_since=since.queue_states,
     )
     yield from compare_signal_rows(expected.signals, found.signals, quarantined, since=since.signals)
-    yield from compare_campaign_rows(expected.campaigns, found.campaigns, quarantined, since=min_seq)
+    yield from compare_campaign_rows(expected.campaigns, found.campaigns, quarantined, since=history_seq)
     yield _compare_quarantine(expected, found, since.refused)
 
 
 def _compare_quarantine(expected: ExpectedKeys, found: FoundRows, since: datetime) -> TableComparison:
     """Compare the refused messages since `since`. Messages that have a digest are compared by digest, the others by seq."""
     seqs = {seq for seq in expected.refused if expected.instants[seq] >= since}
-    required: dict[int | str, int] = {expected.signals.refused.get(seq, seq): 1 for seq in seqs}
+    digest_by_seq = expected.signals.refused
+    required: dict[int | str, int] = {digest_by_seq.get(seq, seq): 1 for seq in seqs}
     # A replayed message may have two rows: of the first refusal, and of the replay's.
     found_counts = Counter[int | str]({seq: min(found.quarantine[seq], 1) for seq in seqs})
     found_counts.update(found.signals.refused)

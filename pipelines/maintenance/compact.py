@@ -43,8 +43,8 @@ from pipelines.ingest.lease import check_lease
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
-from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, note_compacted
-from pipelines.maintenance.sightings_compact import fold_sightings
+from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, record_compacted
+from pipelines.maintenance.sightings_compact import merge_sightings
 from pipelines.maintenance.sorting import NULLS, sort_order_id
 
 SORTED_BY: Mapping[str, Sequence[str]] = {
@@ -74,7 +74,7 @@ class TableResult:
     after: Shape
     packed_days: int = 0
     sorted_days: int = 0
-    folded_rows: int = 0  # removed because the rows of a key became one
+    folded_rows: int = 0  # rows removed because the rows of a data_id were merged into one; only of `sdv_fanout_meta`
     rewritten_files: int = 0
     failed_files: int = 0  # another commit was in the way; rewritten next time
     manifests_rewritten: bool = False
@@ -83,11 +83,28 @@ class TableResult:
 
     @property
     def event(self) -> str:
-        """The name of the log event."""
+        """What happened, as the event of a log line."""
         if self.left_alone is not None:
             return "table left alone"
         is_changed = self.rewritten_files or self.manifests_rewritten or self.folded_rows
         return "table compacted" if is_changed else "table examined"
+
+    def write_to_log(self, table: Table) -> None:
+        """Write a log line about the table."""
+        log.info(
+            self.event,
+            table=table.name,
+            files_before=asdict(self.before),
+            files_after=asdict(self.after),
+            packed_days=self.packed_days,
+            sorted_days=self.sorted_days,
+            merged_rows_removed=self.folded_rows,
+            rewritten_files=self.rewritten_files,
+            conflicting_files=self.failed_files,
+            manifests_rewritten=self.manifests_rewritten,
+            seconds=self.seconds,
+            reason=self.left_alone,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +128,23 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     ensure_tables(catalog)
     policy = compaction_policy(settings)
     queues = QueuesCompacted()
-    compacts_queues = False
+    are_queues_compacted = False
     if spark is not None:
         finish_committed_runs(catalog)
-        compacts_queues = has_queue_work(catalog)
-        if compacts_queues:
+        if has_queue_work(catalog):
             queues = compact_queues(spark, catalog, settings, now=now)
+            are_queues_compacted = True
     result = Compacted(queues=queues)
     for table in tables_of(catalog):
         merge_rows = None
         if spark is not None and table is META:
-            merge_rows = partial(fold_sightings, spark, catalog, settings, now=now)
+            merge_rows = partial(merge_sightings, spark, catalog, settings, now=now)
         compaction = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy)
         table_result = compaction.run(now.date(), merge_rows)
         result.tables[table.name] = table_result
-        log.info(table_result.event, table=table.name, **asdict(table_result))
-    if compacts_queues:
-        note_compacted(catalog)
+        table_result.write_to_log(table)
+    if are_queues_compacted:
+        record_compacted(catalog)  # last, so that it records the snapshots of the rewrites above
     return result
 
 
@@ -157,12 +174,12 @@ class _Compaction:
     def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, policy: CompactionPolicy) -> None:
         self._spark, self._catalog, self._name, self._table, self._policy = spark, catalog, name, table, policy
         self._sort_columns = SORTED_BY.get(table.name)  # None: the table is not sorted
-        self._order_id = sort_order_id(catalog, table, self._sort_columns) if self._sort_columns else 0
+        self._order_id = sort_order_id(catalog, table, self._sort_columns) if self._sort_columns else 0  # 0: no order
 
     def has_work(self, today: date) -> bool:
         """Whether any rewrite of this table is worthwhile."""
         groups, shape = self._discover()
-        if self._table is SEGMENTS and self._open_run():
+        if self._table is SEGMENTS and self._open_run():  # `run` would leave the table alone
             return False
         work = self._plan_work(groups, today)
         has_too_many_manifests = shape.manifests > self._policy.max_manifests
@@ -176,9 +193,10 @@ class _Compaction:
         began = time.monotonic()
         groups, before = self._discover()
         result = TableResult(before=before, after=before)
-        if self._table is SEGMENTS and (run := self._open_run()):
-            result.left_alone = f"run {run} is open"
-        if self._spark is None or result.left_alone:
+        open_run = self._open_run() if self._table is SEGMENTS else None
+        if open_run:
+            result.left_alone = f"run {open_run} is open"
+        if self._spark is None or open_run:
             return result
         work = self._plan_work(groups, today)
         if merge_rows is not None and work.cluster:
@@ -202,11 +220,14 @@ class _Compaction:
         return discover(self._catalog, self._table, self._policy, self._order_id)
 
     def _open_run(self) -> str | None:
-        """The id of a run that has begun and is not published yet; None if there is none."""
-        properties = self._catalog.load_table(SEGMENTS.identifier).properties
-        return next((name.removeprefix(BEGAN) for name in properties if name.startswith(BEGAN)), None)
+        """The branch of a run that has begun and is not published yet; None if there is none."""
+        for name in self._catalog.load_table(SEGMENTS.identifier).properties:
+            if name.startswith(BEGAN):
+                return name.removeprefix(BEGAN)
+        return None
 
     def _rewrite(self, work: Work, result: TableResult) -> None:
+        """Pack and sort the days of `work`, and add the counts to `result`."""
         for days in _chunks(work.pack):
             self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._policy.min_files}, result)
         if self._sort_columns:
@@ -246,11 +267,17 @@ class _Compaction:
         result.failed_files += row["failed_data_files_count"]
 
     def _day_condition(self, day: date) -> str:
+        """A condition in SQL for the rows of this day."""
         column = self._table.day_of
         next_day = day + timedelta(days=1)
         return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{next_day} 00:00:00+00:00')"
 
     def _call(self, procedure: str, arguments: str) -> Row:
+        """Call an Iceberg procedure for the table; return its result, which is one row.
+
+        Raises:
+            LeaseLost: another job has taken this job's lease.
+        """
         assert self._spark is not None  # without Spark, `run` returns before any rewrite
         check_lease(self._catalog)
         catalog_name = self._name.split(".")[0]

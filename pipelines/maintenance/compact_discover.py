@@ -33,11 +33,11 @@ def discover(catalog: Catalog, table: Table, policy: CompactionPolicy, order_id:
     loaded = catalog.load_table(table.identifier)
     snapshot = loaded.current_snapshot()
     manifests = snapshot.manifests(loaded.io) if snapshot else []
-    day_field_of_spec = {spec_id: _index_of_day(spec, table) for spec_id, spec in loaded.specs().items()}
+    day_index_of_spec = {spec_id: _index_of_day(spec, table) for spec_id, spec in loaded.specs().items()}
     counts = Counter[tuple[date | None, bool, bool]]()  # of files, by (day, is sorted, is small)
     sizes = Counter[tuple[date | None, bool, bool]]()
     for file in _data_files(loaded, manifests):
-        day = _day(file, day_field_of_spec.get(file.spec_id))
+        day = _day(file, day_index_of_spec.get(file.spec_id))
         is_sorted = bool(order_id) and file.sort_order_id == order_id
         is_small = file.file_size_in_bytes < policy.small_bytes
         counts[day, is_sorted, is_small] += 1
@@ -80,4 +80,5 @@ def _day(file: DataFile, day_index: int | None) -> date | None:
 
 
 def _live_files(manifest: ManifestFile) -> int:
+    """The number of files in the manifest that are not deleted."""
     return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)

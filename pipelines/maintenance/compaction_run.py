@@ -22,9 +22,10 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 
 
-def compaction_run(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
-    """Make the attempt at a compaction run, on main as it is now. The run is not open yet."""
-    return Attempt.on_main(Run(spark, catalog, settings, f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now))
+def compaction_attempt(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> Attempt:
+    """Make an attempt at a new compaction run, based on main as it is now. The run is not open yet."""
+    run_id = f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
+    return Attempt.on_main(Run(spark, catalog, settings, run_id, now))
 
 
 def write_and_publish(attempt: Attempt, write: Callable[[], object]) -> None:

@@ -43,15 +43,15 @@ from pipelines.maintenance.check_plan import (
     findings_of,
 )
 from pipelines.maintenance.ecq_check import FoundInQueues, QueueKey, stored_keys
-from pipelines.maintenance.garbage_history import history_cut
-from pipelines.maintenance.garbage_signals import signals_cut
+from pipelines.maintenance.garbage_history import history_cutoff
+from pipelines.maintenance.garbage_signals import signals_cutoff
 from pipelines.maintenance.signal_check import FoundSignals, SignalKey
 
 COMPACTION_DELAY = timedelta(days=1)  # younger states of compacted queues are not compacted
 
 
 def _keys_of_refused_file(segment: Segment) -> ExpectedKeys:
-    """A file that was refused as a whole has one row in quarantine, with a seq made for the file."""
+    """The expected keys of a file that was refused as a whole: one row in quarantine, with a seq made for the file."""
     file_seq = segment.own_seq
     return ExpectedKeys(segment, refused={file_seq}, instants={file_seq: segment.began_at or segment.modified_at})
 
@@ -65,13 +65,13 @@ class Comparison:
         self._limits = parsing.Limits.of(settings)
         queue_retention = timedelta(days=settings.ecq_retention_days)
         pending_retention = settings.ecq_pending_retention or queue_retention
-        self._since = RequiredSince(
+        self._since = RequiredSince(  # rows that are kept forever are required since the epoch
             data=now - timedelta(days=settings.retention_days),
             refused=now - timedelta(days=settings.quarantine_retention_days),
-            history=history_cut(settings, now) or EPOCH,
+            history=history_cutoff(settings, now) or EPOCH,
             queue_messages=now - min(queue_retention, pending_retention),
             queue_states=now - COMPACTION_DELAY,
-            signals=signals_cut(settings, now) or EPOCH,
+            signals=signals_cutoff(settings, now) or EPOCH,
         )
 
     def compare(self, segments: Sequence[Segment], row_by_path: dict[str, dict[str, Any]]) -> list[Finding]:
@@ -99,10 +99,11 @@ class Comparison:
         entry_seqs = {seq for expected in group for seq in expected.entries}
         data_ids = {data_id for expected in group for data_id in expected.data.values()}
         data_rows = self._count_by(DATA, "data_id", data_ids)
+        indexed_data_ids = self._count_by(META, "data_id", data_ids)
         return FoundRows(
             entries=self._count_by(IDS, "seq", entry_seqs, "ts"),
             data=data_rows,
-            meta=Counter(dict.fromkeys(self._count_by(META, "data_id", data_ids), 1)),
+            meta=Counter(dict.fromkeys(indexed_data_ids, 1)),  # several rows of a data_id are no disagreement
             outcomes=self._find_outcomes(group),
             quarantine=self._count_by(QUARANTINE, "seq", seqs),
             queues=self._find_queue_rows(group),
@@ -127,7 +128,7 @@ class Comparison:
     def _find_signals(self, group: Sequence[ExpectedKeys]) -> FoundSignals:
         """Count the rows of the expected signals, statuses and refused signal messages."""
         keys = {key for expected in group for key in expected.signals.signals.values()}
-        capture_times = {captured_at for _, captured_at, _ in keys}
+        capture_times = {captured_at for _, captured_at, _ in keys}  # of device id, instant and digest
         raw = self.count_rows(XRAY_RAW, XRAY_RAW.key, "captured_at", capture_times)
         processed = self.count_rows(XRAY_PROCESSED, XRAY_RAW.key, "captured_at", capture_times)
         digests = {digest for expected in group for digest in expected.signals.refused.values()}
@@ -160,8 +161,8 @@ class Comparison:
             messages=self._count_by(ECQ_INDEX, "seq", set(messages), "ts"),
             states=Counter({(key[0], key[1], key[2], key[3]): count for key, count in states.items() if key in state_keys}),
         )
-        incomplete = {key for seq, key in messages.items() if not found.messages[seq] or not found.payloads[seq]}
-        found.newest = self._newest_seqs(incomplete, min(messages, default=0))
+        keys_with_missing_rows = {key for seq, key in messages.items() if not found.messages[seq] or not found.payloads[seq]}
+        found.newest = self._newest_seqs(keys_with_missing_rows, min(messages, default=0))
         return found
 
     def _newest_seqs(self, keys: set[QueueKey], min_seq: int) -> dict[QueueKey, int]:

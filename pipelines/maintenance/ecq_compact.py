@@ -1,4 +1,4 @@
-"""Compacts compacted queues in the lake: removes superseded messages and folds states."""
+"""Compacts compacted queues in the lake: removes superseded messages and settled states, and adds positions in their place."""
 
 import json
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.write_ecq import folded_rows
-from pipelines.maintenance.change_rows import remove, replace_rows
-from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
+from pipelines.maintenance.change_rows import delete_rows, insert_or_delete_rows
+from pipelines.maintenance.compaction_run import compaction_attempt, write_and_publish
 from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
-from pipelines.maintenance.ecq_rows import planned
+from pipelines.maintenance.ecq_rows import plan_changes
 from pipelines.populate.snapshot_range import range_since
 
 COMPACTION_DELAY = timedelta(days=1)  # no acknowledgement is expected later than this
@@ -40,7 +40,7 @@ class QueuesCompacted:
 
 
 def has_queue_work(catalog: Catalog) -> bool:
-    """Whether a table has new rows since the last compaction."""
+    """Whether a table of compacted queues has new rows since the last compaction."""
     text = catalog.load_table(ECQ_INDEX.identifier).properties.get(COMPACTED, "{}")
     try:
         compacted = {name: int(snapshot_id) for name, snapshot_id in json.loads(text).items()}
@@ -50,7 +50,7 @@ def has_queue_work(catalog: Catalog) -> bool:
 
 
 def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> QueuesCompacted:
-    """Remove superseded messages, settled states and outdated sequence numbers. Idempotent.
+    """Remove superseded messages, settled states and outdated sequence numbers; return their numbers. Idempotent.
 
     Raises:
         Overtaken: other runs kept being published first; the tables are unchanged, run it again.
@@ -59,7 +59,7 @@ def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *,
 
 
 @retry_conflicts
-def note_compacted(catalog: Catalog) -> None:
+def record_compacted(catalog: Catalog) -> None:
     """Record that all rows that are in main now are compacted."""
     heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in COMPACTED_TABLES}
     with catalog.load_table(ECQ_INDEX.identifier).transaction() as change:
@@ -68,8 +68,8 @@ def note_compacted(catalog: Catalog) -> None:
 
 def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
     """Make one attempt at the compaction, on main as it is now."""
-    attempt = compaction_run(spark, catalog, settings, now)
-    changes = planned(attempt, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
+    attempt = compaction_attempt(spark, catalog, settings, now)
+    changes = plan_changes(attempt, partial(compaction, settled_before=now - COMPACTION_DELAY)).persist()
     seqnos = _older_seqnos(attempt.main(ECQ_SEQNO)).persist()
     try:
         counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}
@@ -85,7 +85,14 @@ def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: dat
     finally:
         changes.unpersist()
         seqnos.unpersist()
-    log.info("superseded rows of compacted queues removed", run_id=attempt.run_id, messages=result.messages, states=result.states)
+    log.info(
+        "superseded rows of compacted queues removed",
+        run_id=attempt.run_id,
+        messages=result.messages,
+        states=result.states,
+        positions_added=result.positions,
+        outdated_seqnos=result.seqnos,
+    )
     return result
 
 
@@ -94,12 +101,12 @@ def _write(attempt: Attempt, changes: DataFrame, seqnos: DataFrame, counts: Queu
     if counts.messages:
         superseded = changes.where(sf.col("what") == SUPERSEDED).select("seq")
         for table in (ECQ_INDEX, ECQ_PAYLOAD):
-            remove(attempt, table, superseded)
+            delete_rows(attempt, table, superseded)
     if counts.states or counts.positions:
         states = folded_rows(changes.where(sf.col("what").isin([STATE, POSITION])), is_new=sf.col("what") == POSITION)
-        replace_rows(attempt, ECQ_STATE, states, "is_new")
+        insert_or_delete_rows(attempt, ECQ_STATE, states, "is_new")
     if counts.seqnos:
-        remove(attempt, ECQ_SEQNO, seqnos)
+        delete_rows(attempt, ECQ_SEQNO, seqnos)
 
 
 def _older_seqnos(seqnos: DataFrame) -> DataFrame:

@@ -27,9 +27,9 @@ from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_ecq import expired_rows
-from pipelines.maintenance.change_rows import remove
-from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
-from pipelines.maintenance.ecq_rows import planned
+from pipelines.maintenance.change_rows import delete_rows
+from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, KeptFrom, past_retention
+from pipelines.maintenance.ecq_rows import plan_changes
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import run_and_count
@@ -65,8 +65,8 @@ def _remove_messages(attempt: Attempt) -> Removal:
     expired = _expire_in_redis(attempt, old_messages.where(sf.col("what") == EXPIRING)).persist()
     try:
         overdue = old_messages.where(sf.col("what") == OVERDUE)
-        cut_ms = _unix_ms(_cut(settings, attempt.now))
-        prune = _pruner(settings.redis, Policy.of(settings), cut_ms, _unix_ms(attempt.now))
+        cutoff_ms = _unix_ms(_retention_cutoff(settings, attempt.now))
+        prune = _pruner(settings.redis, Policy.of(settings), cutoff_ms, _unix_ms(attempt.now))
         run_and_count(overdue.select("client_id").distinct(), prune, ("pruned",))
         to_remove = overdue.select("client_id", "seq").unionByName(expired.select("client_id", "seq"))
         removal = _removal(to_remove)
@@ -76,7 +76,7 @@ def _remove_messages(attempt: Attempt) -> Removal:
         open_run(catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
         try:
             for table in (ECQ_INDEX, ECQ_PAYLOAD):
-                remove(attempt, table, to_remove.select("seq"))
+                delete_rows(attempt, table, to_remove.select("seq"))
             if expired.count():
                 attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now))
             no_segments = SEGMENTS.arrow_schema.empty_table()
@@ -94,29 +94,35 @@ def _remove_messages(attempt: Attempt) -> Removal:
 def _past_retention(attempt: Attempt) -> DataFrame:
     """(what, client_id, seq, epoch) of messages past their retention. `what` is EXPIRING for pending messages, else OVERDUE."""
     pending_from = Policy.of(attempt.settings).ecq_pending_from(_unix_ms(attempt.now))
-    cut = Cut(acknowledged=first_seq_at(_cut(attempt.settings, attempt.now)), pending=pending_from)
-    return planned(attempt, partial(past_retention, cut=cut)).select("what", "client_id", "seq", "epoch")
+    acknowledged_from = first_seq_at(_retention_cutoff(attempt.settings, attempt.now))
+    kept_from = KeptFrom(acknowledged_from, pending_from)
+    return plan_changes(attempt, partial(past_retention, kept_from=kept_from)).select("what", "client_id", "seq", "epoch")
 
 
 def _expire_in_redis(attempt: Attempt, pending: DataFrame) -> DataFrame:
-    """Expire these messages in Redis, which forgets them; return (client_id, seq, epoch) of those that Redis let expire."""
+    """Expire these messages in Redis, and remove them there; return (client_id, seq, epoch) of those that expired.
+
+    A message does not expire if it is in flight, or acknowledged.
+    """
     expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), _unix_ms(attempt.now))
     columns = "client_id string, seq bigint, epoch bigint"
+    # The rows are sorted, because `expire` takes consecutive rows of a client together.
     return pending.select("client_id", "seq", "epoch").sortWithinPartitions("client_id").mapInArrow(expire, columns)
 
 
-def _cut(settings: Settings, now: datetime) -> datetime:
+def _retention_cutoff(settings: Settings, now: datetime) -> datetime:
     """The instant before which messages are past `ecq_retention_days`."""
     return now - timedelta(days=settings.ecq_retention_days)
 
 
 def _removal(messages: DataFrame) -> Removal:
+    """The number of these messages, and a sample of them, as client id and seq."""
     sample = messages.orderBy("seq").limit(SAMPLE_SIZE).collect()
     return Removal(messages.count(), [f"{row['client_id']} {row['seq']}" for row in sample])
 
 
 def _pruner(url: str, policy: Policy, before_ms: int, now_ms: int) -> Batches:
-    """Make the function that removes messages before `before_ms` from the queues of a partition's clients."""
+    """Make the function that removes acknowledged messages before `before_ms` from the queues of clients; it yields counts."""
 
     def prune(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = EcqLoader(connect(url), policy)
@@ -134,12 +140,12 @@ def _expirer(url: str, policy: Policy, now_ms: int) -> Batches:
         loader = EcqLoader(connect(url), policy)
         for batch in batches:
             rows = batch.to_pylist()
-            epochs = {row["client_id"]: row["epoch"] for row in rows}
+            epoch_of_client = {row["client_id"]: row["epoch"] for row in rows}
             rows_by_client = groupby(rows, key=lambda row: row["client_id"])
-            queues = ((client_id, [row["seq"] for row in client_rows]) for client_id, client_rows in rows_by_client)
+            seqs_by_client = ((client_id, [row["seq"] for row in client_rows]) for client_id, client_rows in rows_by_client)
             expired = [
-                {"client_id": client_id, "seq": seq, "epoch": epochs[client_id]}
-                for client_id, seq in loader.expire(queues, now_ms)
+                {"client_id": client_id, "seq": seq, "epoch": epoch_of_client[client_id]}
+                for client_id, seq in loader.expire(seqs_by_client, now_ms)
             ]
             yield pa.RecordBatch.from_pylist(expired, schema=batch.schema)
 

@@ -33,7 +33,10 @@ CHANGES_IN_SPARK = "what string, client_id string, seq bigint, at timestamp, epo
 
 
 def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table]:
-    """Yield rows of `CHANGES`: superseded messages and states to remove, and positions to add in place of states."""
+    """Yield rows of `CHANGES`: superseded messages and states to remove, and positions to add in place of states.
+
+    States at or after `settled_before` are kept, because records that belong to them may still arrive.
+    """
     yield _superseded(rows, SUPERSEDED)
     changed_states: list[dict[str, Any]] = []
     for queue in folded(rows):
@@ -45,40 +48,44 @@ def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table
     yield pa.Table.from_pylist(changed_states, schema=CHANGES)
 
 
-class Cut(NamedTuple):
-    """The lowest seqs of messages that are kept."""
+class KeptFrom(NamedTuple):
+    """The lowest seqs of messages that are within their retention."""
 
     acknowledged: int
     pending: int  # 0: all pending messages are kept
 
 
-def past_retention(rows: pa.Table, *, cut: Cut) -> Iterator[pa.Table]:
+def past_retention(rows: pa.Table, *, kept_from: KeptFrom) -> Iterator[pa.Table]:
     """Yield rows of `CHANGES`: messages past their retention, `EXPIRING` if they are pending, else `OVERDUE`."""
-    latest_cut = max(cut)
+    all_kept_from = max(kept_from)
     # Superseded messages are removed, too: without the newer message of their key, they would be live again.
-    yield _superseded(rows, OVERDUE, before=latest_cut)
+    yield _superseded(rows, OVERDUE, before=all_kept_from)
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
         oldest_live_seq = queue.live[0][0] if queue.live else None
-        if oldest_live_seq is None or oldest_live_seq >= latest_cut:
+        if oldest_live_seq is None or oldest_live_seq >= all_kept_from:  # no message is past its retention
             continue
         state = queue.state()
         for seq, _ in queue.live:
-            if state.expired_at(seq) is not None:
-                what, seq_cut = OVERDUE, latest_cut
+            if state.expired_at(seq) is not None:  # it has expired already
+                what, first_kept_seq = OVERDUE, all_kept_from
             elif state.is_acknowledged(seq):
-                what, seq_cut = OVERDUE, cut.acknowledged
+                what, first_kept_seq = OVERDUE, kept_from.acknowledged
             else:
-                what, seq_cut = EXPIRING, cut.pending
-            if seq < seq_cut:
+                what, first_kept_seq = EXPIRING, kept_from.pending
+            if seq < first_kept_seq:
                 found.append({"what": what, "client_id": queue.client_id, "seq": seq, "epoch": state.epoch})
     yield pa.Table.from_pylist(found, schema=CHANGES)
 
 
 def _superseded(rows: pa.Table, what: str, *, before: int | None = None) -> pa.Table:
-    """Rows of `CHANGES` for messages that a newer message of their key has superseded, up to the seq `before` (exclusive)."""
-    is_message = pc.equal(rows["kind"], MESSAGE)
-    messages = rows.filter(is_message if before is None else pc.and_(is_message, pc.less(rows["seq"], before)))
+    """Rows of `CHANGES`, with this word in `what`, for messages that a newer message of their key has superseded.
+
+    With `before`, only messages with a lower seq.
+    """
+    messages = rows.filter(pc.equal(rows["kind"], MESSAGE))
+    if before is not None:
+        messages = messages.filter(pc.less(messages["seq"], before))
     is_live = pc.is_in(messages["seq"], value_set=newest_of_keys(rows)["seq"])
     superseded = messages.filter(pc.invert(is_live))
     count = superseded.num_rows
@@ -91,5 +98,6 @@ def _superseded(rows: pa.Table, what: str, *, before: int | None = None) -> pa.T
 
 
 def _state_change(what: str, client_id: str, row: StateRow) -> dict[str, Any]:
+    """A row of `CHANGES` for a row of `ecq_state`."""
     values = {"seq": row.acked_seq, "at": row.acked_at, "epoch": row.epoch, "kind": row.kind}
     return {"what": what, "client_id": client_id} | values

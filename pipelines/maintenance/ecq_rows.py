@@ -15,10 +15,10 @@ from pipelines.spark.parallelism import parallelism
 
 ROWS_PER_PARTITION = 400_000
 
-Plan = Callable[[pa.Table], Iterator[pa.Table]]
+Plan = Callable[[pa.Table], Iterator[pa.Table]]  # all rows (`UNITED`) of some clients → rows of `CHANGES`, in several tables
 
 
-def planned(attempt: Attempt, plan: Plan) -> DataFrame:
+def plan_changes(attempt: Attempt, plan: Plan) -> DataFrame:
     """Apply `plan` to the rows of index and state at the base snapshots; return rows of `ecq_plan.CHANGES`."""
     rows = united(attempt.main(ECQ_INDEX), attempt.main(ECQ_STATE))
     row_count = sum(_row_count(attempt, table) for table in (ECQ_INDEX, ECQ_STATE))
@@ -26,7 +26,7 @@ def planned(attempt: Attempt, plan: Plan) -> DataFrame:
 
     def apply_plan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
-        if tables:
+        if tables:  # the partition has clients
             for changes in plan(pa.concat_tables(tables)):
                 yield from changes.to_batches()
 
@@ -34,5 +34,6 @@ def planned(attempt: Attempt, plan: Plan) -> DataFrame:
 
 
 def _row_count(attempt: Attempt, table: Table) -> int:
+    """The number of the table's rows at the base snapshot, as its summary tells it."""
     snapshot = attempt.catalog.load_table(table.identifier).snapshot_by_id(attempt.base[table.name])
     return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

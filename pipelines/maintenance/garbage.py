@@ -20,7 +20,7 @@ from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.ingest.run import Run
 from pipelines.maintenance.ecq_garbage import drop_messages
-from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
+from pipelines.maintenance.garbage_files import drop_refused_messages, drop_segments, expire_snapshots, remove_orphans
 from pipelines.maintenance.garbage_history import drop_history
 from pipelines.maintenance.garbage_ledger import prune_ledger
 from pipelines.maintenance.garbage_old_campaigns import drop_campaigns
@@ -29,8 +29,8 @@ from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.populate.load import populate
 from pipelines.populate.lock import populate_lock
 
-UNASKED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
-HELD_BACK = (
+RECORDER_NOT_FLUSHED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
+INGEST_BLOCKED = (
     "what is new in the archive breaks a rule and cannot be published; a trigger in it may need them, or an outcome end them"
 )
 
@@ -72,53 +72,71 @@ def collect_garbage(
         Retryable: a service was unavailable, or other runs were published first; run it again.
     """
     ensure_tables(catalog)
-    cut = now - timedelta(days=settings.retention_days)
+    cutoff = now - timedelta(days=settings.retention_days)
     if dry_run:
-        expired, data = discover(Run(spark, catalog, settings, run_id, now), cut=cut)
+        expired, data = discover(Run(spark, catalog, settings, run_id, now), cutoff=cutoff)
         messages = drop_messages(Run(spark, catalog, settings, run_id, now), dry_run=True)
     else:
-        keep_data_because = None if flush(settings) else UNASKED
+        keep_data_because = None if flush(settings) else RECORDER_NOT_FLUSHED
         # Each call has new run ids: a run that is committed is not repeated, but a repeated call may find more to remove.
         unique_id = f"{run_id}_{secrets.token_hex(3)}"
         try:
             ingest_in_runs(Run(spark, catalog, settings, f"{unique_id}_ingest", now))
         except AuditFailed as exc:
-            log.warning("entries and data kept; new segments of the archive cannot be published", reason=str(exc))
-            expired = data = messages = Removal(kept_because=HELD_BACK)
+            log.warning("entries, data and messages of compacted queues kept; new segments cannot be published", reason=str(exc))
+            expired = data = messages = Removal(kept_because=INGEST_BLOCKED)
         else:
             populate(spark, catalog, settings, now=now)  # otherwise, the ingested entries would wait for the next populate
-            expired, data = _collect_rows(
+            expired, data = _expire_entries_and_remove_data(
                 spark, catalog, settings, run_id=unique_id, now=now, keep_data_because=keep_data_because
             )
             messages = drop_messages(Run(spark, catalog, settings, f"{unique_id}_messages", now), dry_run=False)
             finish_committed_runs(catalog)
-    check_lease(catalog)
-    result = Collected(
+    check_lease(catalog)  # another job may need what is removed below
+    result = Collected(  # most arguments are steps, which are done in the order in which they are written
         dry_run,
         expired,
         data,
-        quarantine=drop_refused(spark, settings, now=now, dry_run=dry_run),
+        quarantine=drop_refused_messages(spark, settings, now=now, dry_run=dry_run),
         history=drop_history(catalog, settings, now=now, dry_run=dry_run),
         campaigns=drop_campaigns(catalog, settings, now=now, dry_run=dry_run),
         signals=drop_signals(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
-        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the segments
+        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the segments, whose rows it removes
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
         messages=messages,
     )
-    log.info("garbage listed, nothing removed" if dry_run else "garbage collected", **asdict(result))
+    _log_result(result)
     return result
 
 
-def _collect_rows(
+def _log_result(result: Collected) -> None:
+    """Write one log line with all removals."""
+    log.info(
+        "garbage listed, nothing removed" if result.dry_run else "garbage collected",
+        overdue_entries=asdict(result.expired),
+        unneeded_payloads=asdict(result.data),
+        refused_messages=asdict(result.quarantine),
+        ended_entries=asdict(result.history),
+        rows_of_ended_campaigns=asdict(result.campaigns),
+        rows_of_signals=asdict(result.signals),
+        messages_of_compacted_queues=asdict(result.messages),
+        archive_segments=asdict(result.segments),
+        ledger_rows=asdict(result.ledger),
+        snapshots_by_table={table: asdict(removal) for table, removal in result.snapshots.items()},
+        orphan_files_by_table={table: asdict(removal) for table, removal in result.orphans.items()},
+    )
+
+
+def _expire_entries_and_remove_data(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, keep_data_because: str | None
 ) -> tuple[Removal, Removal]:
-    """Expire entries and remove data. Return both removals.
+    """Expire overdue entries and remove unneeded data, in one run. Return both removals.
 
     The populate lock is held, because a populate that began earlier could queue entries that expire here.
     """
-    cut = now - timedelta(days=settings.retention_days)
+    cutoff = now - timedelta(days=settings.retention_days)
     run = Run(spark, catalog, settings, run_id, now)
     with connect(settings.redis) as redis, populate_lock(redis):
-        return until_not_overtaken()(lambda: collect(run, cut=cut, keep_data_because=keep_data_because))
+        return until_not_overtaken()(lambda: collect(run, cutoff=cutoff, keep_data_because=keep_data_because))

@@ -14,7 +14,7 @@ from manifold.contracts.messages import Refused
 from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGNS
 
 
-def campaigns_with_data(catalog: Catalog, base: Mapping[str, int]) -> dict[str, set[str]]:
+def campaigns_by_data_id(catalog: Catalog, base: Mapping[str, int]) -> dict[str, set[str]]:
     """The campaigns that were ever proposed, by the data_id that they send."""
     campaigns = defaultdict[str, set[str]](set)
     scan = catalog.load_table(CAMPAIGNS.identifier).scan(
@@ -31,19 +31,20 @@ def open_campaigns(catalog: Catalog, base: Mapping[str, int], campaigns: Collect
 
     A campaign whose plan ends before `since` counts as ended, even if its end is not recorded, because it releases nothing more.
     """
-    orders = defaultdict[str, dict[int, Command]](dict)
+    orders_of_campaign = defaultdict[str, dict[int, Command]](dict)  # campaign → seq → order
     scan = catalog.load_table(CAMPAIGN_EVENTS.identifier).scan(
         In(term="campaign", literals=set(campaigns)), ("campaign", "seq", "record"), snapshot_id=base[CAMPAIGN_EVENTS.name]
     )
     for row in scan.to_arrow().to_pylist():
         order = decode(row["record"])
-        if not isinstance(order, Refused):
-            orders[row["campaign"]][row["seq"]] = order
+        if not isinstance(order, Refused):  # another release may have recorded an order that this release does not know
+            orders_of_campaign[row["campaign"]][row["seq"]] = order
     since_ms = round(since.timestamp() * 1000)
-    return {campaign for campaign, orders_by_seq in orders.items() if _is_open(decide(orders_by_seq), since_ms)}
+    return {campaign for campaign, orders in orders_of_campaign.items() if _is_open(decide(orders), since_ms)}
 
 
 def _is_open(decided: Decided, since_ms: int) -> bool:
+    """Whether a campaign with these decisions has a plan that ends at or after `since_ms`, and is not over."""
     if decided.plan is None or decided.stage in OVER:
         return False
     plans = [decided.plan]

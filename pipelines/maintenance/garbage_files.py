@@ -19,10 +19,10 @@ from manifold.lake.catalog import tables_of
 from manifold.settings import Settings
 from pipelines.ingest.lease import check_lease
 from pipelines.ingest.ledger import ledger_of
-from pipelines.maintenance.garbage_days import carry_over
+from pipelines.maintenance.garbage_days import carry_over_closed_days
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
-from pipelines.maintenance.snapshots import cut_of, ledger_first, needed_runs, old_snapshots
+from pipelines.maintenance.snapshots import ledger_first, old_snapshots, snapshot_cutoff, unfinished_run_ids
 
 _RECORDER_IN_NAME = re.compile(r"\d+-(\d+)")  # the number of the recorder, in the name of a segment's file
 FILE_SCHEME = "file://"
@@ -32,11 +32,11 @@ DAY_FOLDER = "/dt="
 log = structlog.get_logger(__name__)
 
 
-def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
+def drop_refused_messages(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Remove refused messages past the retention of `quarantine`, by whole days. `dry_run` only counts."""
     name = f"{settings.catalog_name}.{QUARANTINE.identifier}"
-    cut = now - timedelta(days=settings.quarantine_retention_days)
-    midnight = cut.replace(hour=0, minute=0, second=0, microsecond=0)
+    cutoff = now - timedelta(days=settings.quarantine_retention_days)
+    midnight = cutoff.replace(hour=0, minute=0, second=0, microsecond=0)
     old = spark.table(name).where(sf.col("received_at") < sf.lit(midnight))
     count = old.count()
     if not count:
@@ -53,10 +53,10 @@ def expire_snapshots(
     """Expire old snapshots of every table, and remove the files that only these snapshots reference. `dry_run` only counts."""
     removals: dict[str, Removal] = {}
     if not dry_run:
-        carry_over(catalog)
-    for table in ledger_first(tables_of(catalog)):
+        carry_over_closed_days(catalog)  # first, because it needs the snapshots that are expired below
+    for table in ledger_first(tables_of(catalog)):  # so that no run loses another snapshot while it can still be published
         loaded = catalog.load_table(table.identifier)
-        old = sorted(old_snapshots(loaded, needed_runs(catalog), cut_of(loaded, settings, now)))
+        old = sorted(old_snapshots(loaded, unfinished_run_ids(catalog), snapshot_cutoff(loaded, settings, now)))
         removals[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
         if old and not dry_run:
             check_lease(catalog)
@@ -92,6 +92,7 @@ def remove_orphans(
 
 
 def _call(spark: SparkSession, settings: Settings, table: Table, procedure: str, arguments: str) -> list[Row]:
+    """Call an Iceberg procedure for the table; return its rows."""
     name = f"{settings.catalog_name}.{table.identifier}"
     return spark.sql(f"CALL {settings.catalog_name}.system.{procedure}(table => '{name}', {arguments})").collect()
 
@@ -102,30 +103,33 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
     Files that were refused as a whole stay. So does the newest segment of each recorder and stream (`old_segments`).
     """
     archive = Archive(settings.archive, settings.s3)
-    cut = now - timedelta(days=settings.archive_retention_days)
+    cutoff = now - timedelta(days=settings.archive_retention_days)
     ledger = ledger_of(catalog)
     newest_segments = _NewestSegments(archive)
     count = 0
     size = 0
     sample: list[str] = []
     for group in archive.walk():
-        segment_by_path = {segment.path: segment for segment in group}
-        aged = [_archived_segment(segment) for segment in group if segment.age[0] < cut]
-        if not aged and any(DAY_FOLDER in path for path in segment_by_path):
-            break  # groups are sorted by day, so all further segments are younger
-        ledger_rows = ledger.rows((segment.path for segment in aged), "refused_because").to_pylist()
+        size_by_path = {segment.path: segment.size for segment in group}
+        past_retention = {_archived_segment(segment) for segment in group if segment.age[0] < cutoff}
+        # The first group has the segments outside of day folders, of any age. The next groups follow in the order of days.
+        is_sorted_by_day = any(DAY_FOLDER in path for path in size_by_path)
+        if is_sorted_by_day and not past_retention:
+            break  # the segments of all further groups are younger
+        ledger_rows = ledger.rows((segment.path for segment in past_retention), "refused_because").to_pylist()
         ingested = {row["path"] for row in ledger_rows if row["refused_because"] is None}
-        writers = {(segment.stream, segment.node) for segment in aged}
+        writers = {(segment.stream, segment.node) for segment in past_retention}
+        # `old_segments` keeps the newest segment of each writer, so it must see these segments, in whichever group they are.
         newest = {newest_segments.of(writer) for writer in writers}
-        old = old_segments({*aged, *newest}, ingested, cut=cut)
+        old = old_segments(past_retention | newest, ingested, cutoff=cutoff)
         if old and not dry_run:
             check_lease(catalog)  # if the lease is lost, another job, such as a rollback, may need the segments
             for segment in old:
                 archive.remove(segment.path)
             _remove_empty_folders(archive, old)
         count += len(old)
-        size += sum(segment_by_path[segment.path].size for segment in old)
-        sample = [*sample, *(segment.path for segment in old)][:SAMPLE_SIZE]
+        size += sum(size_by_path[segment.path] for segment in old)
+        sample = (sample + [segment.path for segment in old])[:SAMPLE_SIZE]
     return Removal(count, sample, size)
 
 
@@ -141,7 +145,7 @@ class _NewestSegments:
         """The newest segment of this writer (stream and recorder), which must have one."""
         while writer not in self._complete:
             group = next(self._groups, None)
-            if group is None:
+            if group is None:  # the whole archive has been listed
                 break
             for segment in map(_archived_segment, group):
                 segment_writer = (segment.stream, segment.node)
@@ -155,6 +159,7 @@ class _NewestSegments:
 
 
 def _archived_segment(segment: Segment) -> ArchivedSegment:
+    """What `old_segments` needs to know of a segment. If its path has no instant, it counts as begun when it was stored."""
     match = _RECORDER_IN_NAME.match(PurePosixPath(segment.path).name)
     recorder = match[1] if match else ""
     return ArchivedSegment(segment.path, segment.stream.value, recorder, segment.began_at or segment.modified_at)
@@ -168,7 +173,7 @@ def _remove_empty_folders(archive: Archive, removed: list[ArchivedSegment]) -> N
     folders: set[Path] = set()
     for segment in removed:
         parents = PurePosixPath(segment.path).parents  # hour, day, stream, root
-        folders.update(root / folder for folder in parents[:-2])
+        folders.update(root / folder for folder in parents[:-2])  # the last two stay: stream and root
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):  # inner folders before outer folders
         if folder.is_dir() and not any(folder.iterdir()):
             try:

@@ -24,7 +24,7 @@ from pipelines.ingest.delete_rows import remove_rows
 from pipelines.ingest.ledger import PRUNED_BEFORE, Ledger, pruned_before
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
-from pipelines.maintenance.expire_partitions import midnight
+from pipelines.maintenance.expire_partitions import midnight_before
 from pipelines.maintenance.garbage_run import SAMPLE_SIZE, Removal
 
 log = structlog.get_logger(__name__)
@@ -36,48 +36,50 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     Raises:
         Overtaken: other runs kept being published first; the ledger is unchanged, run it again.
     """
-    cut = midnight(now, settings.archive_retention_days)
+    cutoff = midnight_before(now, settings.archive_retention_days)
     archive = Archive(settings.archive, settings.s3)
-    return until_not_overtaken()(lambda: _prune(catalog, archive, cut, now, dry_run=dry_run))
+    return until_not_overtaken()(lambda: _prune(catalog, archive, cutoff, now, dry_run=dry_run))
 
 
-def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
+def _prune(catalog: Catalog, archive: Archive, cutoff: datetime, now: datetime, *, dry_run: bool) -> Removal:
     """Make one attempt at pruning, on the ledger as it is now."""
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
-    paths = _paths_to_prune(Ledger(loaded), archive, cut)
+    paths = _paths_to_prune(Ledger(loaded), archive, cutoff)
     result = Removal(len(paths), paths[:SAMPLE_SIZE])
     if not paths or dry_run:
         return result
-    _record_pruned_before(catalog, cut)
+    _record_pruned_before(catalog, cutoff)
     run = MaintenanceRun(catalog, "prune", base, now)
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": paths})))
-    log.info("ledger pruned", run_id=run.run_id, before=cut.isoformat(), segments=len(paths))
+    log.info("ledger pruned", run_id=run.run_id, removed_rows=len(paths), segments_before=cutoff.isoformat())
     return result
 
 
-def _paths_to_prune(ledger: Ledger, archive: Archive, cut: datetime) -> list[str]:
-    """Paths of segments that have only messages from before the cut, and that the archive does not have."""
-    began_before = where(LessThan, "began_at", cut)
+def _paths_to_prune(ledger: Ledger, archive: Archive, cutoff: datetime) -> list[str]:
+    """Paths of segments that have only messages from before the cutoff, and that the archive does not have."""
+    began_before = where(LessThan, "began_at", cutoff)
     # A path without a time has no `began_at`.
-    without_time = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
+    without_time = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cutoff))
     paths: set[str] = set()
     for condition in (began_before, without_time):
         for batch in ledger.scan(condition, "path", "last_seq"):
-            ended_before = pc.less(pc.coalesce(batch["last_seq"], 0), first_seq_at(cut))
+            # A file without seqs, such as one that was refused as a whole, has no `last_seq`.
+            has_no_seq = pc.is_null(batch["last_seq"])
+            ended_before = pc.or_kleene(has_no_seq, pc.less(batch["last_seq"], first_seq_at(cutoff)))
             old_paths = batch.filter(ended_before)["path"].to_pylist()
             paths |= set(old_paths) - archive.present(old_paths)
     return sorted(paths)
 
 
 @retry_conflicts
-def _record_pruned_before(catalog: Catalog, cut: datetime) -> None:
-    """Record the instant from which on the ledger is complete.
+def _record_pruned_before(catalog: Catalog, cutoff: datetime) -> None:
+    """Record `cutoff` as the instant from which on the ledger is complete.
 
     The instant never moves back. If the retention grows later, the rows that were pruned before stay missing.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     recorded = pruned_before(loaded)
-    if recorded is None or recorded < cut:
+    if recorded is None or recorded < cutoff:
         with loaded.transaction() as change:
-            change.set_properties({PRUNED_BEFORE: cut.isoformat()})
+            change.set_properties({PRUNED_BEFORE: cutoff.isoformat()})

@@ -15,7 +15,7 @@ from manifold.lake.catalog import where
 from manifold.settings import Settings
 from pipelines.maintenance.expire_partitions import OldDays
 from pipelines.maintenance.garbage_campaigns import open_campaigns
-from pipelines.maintenance.garbage_history import KEPT, history_cut
+from pipelines.maintenance.garbage_history import KEPT, history_cutoff
 from pipelines.maintenance.garbage_run import Removal
 
 ONE_DAY = timedelta(days=1)
@@ -27,26 +27,27 @@ def drop_campaigns(catalog: Catalog, settings: Settings, *, now: datetime, dry_r
     Raises:
         Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
-    cut = history_cut(settings, now)  # the record of campaigns is kept as long as history
-    if cut is None:
+    cutoff = history_cutoff(settings, now)  # the record of campaigns is kept as long as history
+    if cutoff is None:
         return Removal(kept_because=KEPT)
-    may_remove = partial(_all_campaigns_ended, cut)
+    may_remove = partial(_all_campaigns_ended, cutoff)
     old_days = OldDays("campaigns", CAMPAIGN_TABLES, counted=CAMPAIGN_TABLES, kept_because=KEPT, may_remove=may_remove)
-    return old_days.drop(catalog, cut, now=now, dry_run=dry_run)
+    return old_days.drop(catalog, cutoff, now=now, dry_run=dry_run)
 
 
-def _all_campaigns_ended(cut: datetime, catalog: Catalog, base: dict[str, int], day: date, _rows: int) -> bool:
-    """Whether every campaign that has rows of the day has ended, and has no event at or after `cut`."""
+def _all_campaigns_ended(cutoff: datetime, catalog: Catalog, base: dict[str, int], day: date, _rows: int) -> bool:
+    """Whether every campaign that has rows of the day has ended, and has no event at or after `cutoff`."""
     midnight = datetime.combine(day, time(), UTC)
     campaigns: set[str] = set()
     for table in CAMPAIGN_TABLES:
         campaigns |= _campaigns_between(catalog, table, base, midnight, midnight + ONE_DAY)
     if not campaigns:
         return True
-    recent = _campaigns_between(catalog, CAMPAIGN_EVENTS, base, cut, datetime.max.replace(tzinfo=UTC))
-    if campaigns & recent:
+    end_of_time = datetime.max.replace(tzinfo=UTC)
+    with_recent_events = _campaigns_between(catalog, CAMPAIGN_EVENTS, base, cutoff, end_of_time)
+    if campaigns & with_recent_events:
         return False
-    return not open_campaigns(catalog, base, campaigns, since=cut)
+    return not open_campaigns(catalog, base, campaigns, since=cutoff)
 
 
 def _campaigns_between(catalog: Catalog, table: Table, base: dict[str, int], since: datetime, until: datetime) -> set[str]:

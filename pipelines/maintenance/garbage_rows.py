@@ -1,6 +1,6 @@
 """Finds overdue entries and unneeded data in Spark. A test compares it with the same rules over plain rows.
 
-Entries accepted since the cut-off are all compared with the outcomes. Of the older entries, only those of days that may have an
+Entries accepted since the cutoff are all compared with the outcomes. Of the older entries, only those of days that may have an
 open entry are compared (`garbage_days`), so the cost of a collection does not grow with the years.
 """
 
@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from manifold.contracts.tables import IDS, META, OUTCOMES, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.write_payloads import folded
-from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
-from pipelines.maintenance.garbage_days import days_over, remember_days
+from pipelines.maintenance.garbage_campaigns import campaigns_by_data_id, open_campaigns
+from pipelines.maintenance.garbage_days import remember_closed_days, remembered_closed_days
 from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
 from pipelines.spark.parallelism import parallelism
@@ -25,49 +25,51 @@ MAX_FILTERED_DAYS = 60  # old days in the filter of a scan; if more days must be
 ONE_DAY = timedelta(days=1)
 
 
-class Rows:
-    """Finds overdue entries and unneeded data, in the tables at the base of an attempt."""
+class GarbageRows:
+    """Finds overdue entries and unneeded data, in the tables at the base of an attempt.
 
-    def __init__(self, attempt: Attempt, *, cut: datetime) -> None:
+    Entries accepted, and data last seen, before `cutoff` are past their retention.
+    """
+
+    def __init__(self, attempt: Attempt, *, cutoff: datetime) -> None:
         self._attempt = attempt
-        self._cut = cut.astimezone(UTC)
+        self._cutoff = cutoff.astimezone(UTC)
         self._entry_counts = self._count_by_day(IDS)
-        settled = days_over(attempt.catalog, attempt.base)
-        self._old_days = days_to_read(self._entry_counts, settled, before=self._cut.date())
+        closed = remembered_closed_days(attempt.catalog, attempt.base)
+        self._old_days = days_to_read(self._entry_counts, closed, before=self._cutoff.date())
         entry_count = sum(self._entry_counts.values())
         self._partitions = max(parallelism(attempt.spark), ceil(entry_count / ROWS_PER_PARTITION))
 
     def overdue(self) -> DataFrame:
-        """(vin, seq, data_id, ts) of entries that were accepted before the cut-off and have no outcome."""
-        return self._pending(self._attempt.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
+        """(vin, seq, data_id, ts) of entries that were accepted before the cutoff and have no outcome."""
+        return self._pending(self._attempt.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cutoff))
 
-    def remember(self, overdue: DataFrame) -> int:
-        """Remember the old days without an `overdue` entry as settled; return the number of days that have one."""
+    def remember_closed_days(self, overdue: DataFrame) -> int:
+        """Remember the old days without an `overdue` entry as closed; return the number of days that have one."""
         days_with_overdue = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
-        settled = {
-            day: count for day, count in self._entry_counts.items() if day < self._cut.date() and day not in days_with_overdue
-        }
-        remember_days(self._attempt.catalog, self._attempt.base, settled)
+        old_counts = {day: count for day, count in self._entry_counts.items() if day < self._cutoff.date()}
+        closed = {day: count for day, count in old_counts.items() if day not in days_with_overdue}
+        remember_closed_days(self._attempt.catalog, self._attempt.base, closed)
         return len(days_with_overdue)
 
-    def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
-        """data_id of data that was last seen before the cut-off, and to which no pending entry refers.
+    def unneeded(self, ended: DataFrame, *, overdue_are_ended: bool = False) -> DataFrame:
+        """data_id of data that was last seen before the cutoff, and to which no pending entry refers.
 
-        Entries in `ended` (vin, seq) are not pending; with `and_overdue`, overdue entries are not either. Data of an open
-        campaign is needed, because the campaign has yet to release vehicles.
+        Entries in `ended` (vin, seq) are not pending; with `overdue_are_ended`, overdue entries are not either. Data of an open
+        campaign is needed, too, because the campaign has yet to release vehicles.
         """
         pending_entries = self._pending(ended)
-        if and_overdue:
-            pending_entries = pending_entries.where(sf.col("ts") >= sf.lit(self._cut))
+        if overdue_are_ended:
+            pending_entries = pending_entries.where(sf.col("ts") >= sf.lit(self._cutoff))
         needed = pending_entries.select("data_id").distinct()
-        old = folded(self._attempt.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
+        old = folded(self._attempt.main(META)).where(sf.col("last_seen_at") < sf.lit(self._cutoff)).select("data_id")
         unneeded = old.join(needed.hint("shuffle_hash"), "data_id", "left_anti")
         of_campaigns = self._needed_by_campaigns(unneeded)
         return unneeded.where(~sf.col("data_id").isin(of_campaigns)) if of_campaigns else unneeded
 
     def _needed_by_campaigns(self, data_ids: DataFrame) -> list[str]:
         """Return the data ids among `data_ids` that an open campaign will release."""
-        campaigns = campaigns_with_data(self._attempt.catalog, self._attempt.base)
+        campaigns = campaigns_by_data_id(self._attempt.catalog, self._attempt.base)
         if not campaigns:
             return []
         campaign_data = self._attempt.spark.createDataFrame([(data_id,) for data_id in campaigns], "data_id string")
@@ -76,7 +78,7 @@ class Rows:
         if not matching_ids:
             return []
         candidates = {campaign for data_id in matching_ids for campaign in campaigns[data_id]}
-        still_open = open_campaigns(self._attempt.catalog, self._attempt.base, candidates, since=self._cut)
+        still_open = open_campaigns(self._attempt.catalog, self._attempt.base, candidates, since=self._cutoff)
         return sorted(data_id for data_id in matching_ids if campaigns[data_id] & still_open)
 
     def _count_by_day(self, table: Table) -> dict[date, int]:
@@ -96,16 +98,16 @@ class Rows:
         return {row["day"]: row["rows"] for row in counts.collect()}
 
     def _pending(self, ended: DataFrame) -> DataFrame:
-        """Entries that are not in `ended`: those since the cut-off, and those of old days that may have an open entry."""
+        """Entries that are not in `ended`: those since the cutoff, and those of old days that may have an open entry."""
         entries = self._attempt.main(IDS).where(self._day_condition("ts")).select(*KEYS, "data_id", "ts")
         return pending(entries, ended.where(self._day_condition("accepted_at")), parts=self._partitions, few=False)
 
     def _day_condition(self, column: str) -> Column:
-        """Whether the instant in `column` is on a day that must be read."""
+        """Whether the instant in `column` is on a day that must be read. True of every day if too many old days must be read."""
         if len(self._old_days) > MAX_FILTERED_DAYS:
             return sf.lit(True)
         instant = sf.col(column)
-        condition = instant >= sf.lit(_midnight(self._cut.date()))
+        condition = instant >= sf.lit(_midnight(self._cutoff.date()))
         for day in self._old_days:
             start = _midnight(day)
             condition |= (instant >= sf.lit(start)) & (instant < sf.lit(start + ONE_DAY))

@@ -22,8 +22,8 @@ from pipelines.ingest.branches import branch_of, drop_branches, open_run
 from pipelines.ingest.publish import finish_committed_runs, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_outcomes import expired_rows
-from pipelines.maintenance.change_rows import remove
-from pipelines.maintenance.garbage_rows import Rows
+from pipelines.maintenance.change_rows import delete_rows
+from pipelines.maintenance.garbage_rows import GarbageRows
 from pipelines.populate.pending import KEYS
 
 SAMPLE_SIZE = 20
@@ -42,21 +42,21 @@ class Removal:
     kept_because: str | None = None  # why nothing was removed, if the reason is not that nothing is old
 
 
-def discover(run: Run, *, cut: datetime) -> tuple[Removal, Removal]:
+def discover(run: Run, *, cutoff: datetime) -> tuple[Removal, Removal]:
     """Return the entries that a collection would expire, and the data that it would remove. Nothing is changed.
 
     Segments that are not ingested yet are not considered, although a collection ingests them first.
     """
     attempt = Attempt.on_main(run)
-    rows = Rows(attempt, cut=cut)
-    unneeded = rows.unneeded(attempt.main(OUTCOMES), and_overdue=True).persist()
+    rows = GarbageRows(attempt, cutoff=cutoff)
+    unneeded = rows.unneeded(attempt.main(OUTCOMES), overdue_are_ended=True).persist()
     try:
         return _removal_of_entries(rows.overdue()), _removal_of_data(attempt, unneeded)
     finally:
         unneeded.unpersist()
 
 
-def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
+def collect(run: Run, *, cutoff: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
     """End overdue entries as expired, remove unneeded data, and publish the run. Return both removals.
 
     With `keep_data_because`, no data is removed, and the removal gives this reason.
@@ -68,14 +68,14 @@ def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) ->
     finish_committed_runs(run.catalog)
     drop_branches(run.catalog, branch_of(run.run_id))  # of an earlier attempt that was overtaken
     attempt = Attempt.on_main(run)
-    rows = Rows(attempt, cut=cut)
+    rows = GarbageRows(attempt, cutoff=cutoff)
     open_run(attempt.catalog, attempt.run_id, attempt.base[SEGMENTS.name], attempt.now)
     expired = _write_expired(attempt, rows)
     if keep_data_because:
         data = Removal(kept_because=keep_data_because)
     else:
-        has_expired = OUTCOMES.name in attempt.snapshots  # then the branch has the new outcomes, too
-        ended = attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if has_expired else attempt.main(OUTCOMES)
+        wrote_outcomes = OUTCOMES.name in attempt.snapshots  # then only the run's branch has the outcomes of expired entries
+        ended = attempt.spark.table(attempt.name(OUTCOMES, on_branch=True)) if wrote_outcomes else attempt.main(OUTCOMES)
         data = _remove_data(attempt, rows, ended)
     if not attempt.snapshots:  # no table was changed
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
@@ -86,7 +86,7 @@ def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) ->
     return expired, data
 
 
-def _write_expired(attempt: Attempt, rows: Rows) -> Removal:
+def _write_expired(attempt: Attempt, rows: GarbageRows) -> Removal:
     """End overdue entries in the queues, and write the outcomes of the entries that expired to the run's branch.
 
     The queues are changed first: if the run dies before it is published, the next collection finds the same entries overdue, and
@@ -95,23 +95,26 @@ def _write_expired(attempt: Attempt, rows: Rows) -> Removal:
     """
     overdue = rows.overdue().persist()
     try:
-        days_with_overdue = rows.remember(overdue)
+        days_with_overdue = rows.remember_closed_days(overdue)
         if not days_with_overdue:
             return Removal()
-        end = _ender(attempt.settings.redis, Policy.of(attempt.settings), round(attempt.now.timestamp() * 1000))
+        expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), round(attempt.now.timestamp() * 1000))
         reason = f"its retention of {attempt.settings.retention_days:g} days passed while it was pending"
-        ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
-        attempt.append(OUTCOMES, expired_rows(ended, at=attempt.now, reason=reason))
+        expired = overdue.select(*KEYS).mapInArrow(expire, "vin string, seq bigint")
+        attempt.append(OUTCOMES, expired_rows(expired, at=attempt.now, reason=reason))
         sample = _removal_of_entries(overdue).sample
     finally:
         overdue.unpersist()
     return Removal(attempt.written[OUTCOMES.name], sample)
 
 
-def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
-    """Make the function that ends entries (vin, seq) in the queues as expired, and yields the entries that expired."""
+def _expirer(url: str, policy: Policy, now_ms: int) -> Batches:
+    """Make the function that ends entries (vin, seq) in the queues as expired, and yields the entries that expired.
 
-    def end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    Other entries are in flight, have another outcome already, or are in a queue with corrupt keys.
+    """
+
+    def expire(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
         for batch in batches:
             grouped = pa.Table.from_batches([batch]).group_by("vin", use_threads=False).aggregate([("seq", "list")])
@@ -119,17 +122,17 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
             ended = loader.end(owners, Outcome.EXPIRED, now_ms)
             expired = [entry for entry in ended if entry.outcome is Outcome.EXPIRED]
             for owner in loader.spoilt:
-                log.error("corrupt keys in redis", vin=owner, remedy=DELETE_KEYS)
+                log.error("corrupt keys in redis; overdue entries not expired", vin=owner, remedy=DELETE_KEYS)
             loader.spoilt.clear()
             vins = pa.array([entry.owner for entry in expired], pa.string())
             seqs = pa.array([entry.seq for entry in expired], pa.int64())
             yield pa.RecordBatch.from_pydict({"vin": vins, "seq": seqs})
 
-    return end
+    return expire
 
 
-def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
-    """Remove the unneeded data on the run's branches. `ended` has the entries that are not pending."""
+def _remove_data(attempt: Attempt, rows: GarbageRows, ended: DataFrame) -> Removal:
+    """Remove the unneeded data on the run's branches. `ended` has the outcomes of all entries that are not pending."""
     unneeded = rows.unneeded(ended).persist()
     try:
         removal = _removal_of_data(attempt, unneeded)
@@ -137,18 +140,20 @@ def _remove_data(attempt: Attempt, rows: Rows, ended: DataFrame) -> Removal:
             for table in (DATA, META):
                 has_rows = attempt.main(table).join(unneeded, "data_id", "left_semi").limit(1).count()
                 if has_rows:
-                    remove(attempt, table, unneeded)
+                    delete_rows(attempt, table, unneeded)
         return removal
     finally:
         unneeded.unpersist()
 
 
 def _removal_of_entries(overdue: DataFrame) -> Removal:
+    """The number of these entries, and a sample of them, as VIN and seq."""
     sample = overdue.orderBy("seq", "vin").limit(SAMPLE_SIZE).collect()
     return Removal(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
 
 
 def _removal_of_data(attempt: Attempt, unneeded: DataFrame) -> Removal:
+    """The number of these data ids, a sample of them, and the size of their payloads."""
     sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE_SIZE).collect()]
     payloads = attempt.main(DATA).join(unneeded, "data_id", "left_semi")
     total = payloads.agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("bytes")).first()

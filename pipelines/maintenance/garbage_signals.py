@@ -7,16 +7,16 @@ from pyiceberg.catalog import Catalog
 from manifold.contracts.tables import SIGNAL_TABLES
 from manifold.lake.catalog import has_signals
 from manifold.settings import Settings
-from pipelines.maintenance.expire_partitions import OldDays, midnight
+from pipelines.maintenance.expire_partitions import OldDays, midnight_before
 from pipelines.maintenance.garbage_run import Removal
 
 KEPT = "MANIFOLD_SIGNALS_RETENTION_DAYS is 0: signals are kept"
 OLD_SIGNALS = OldDays("signals", SIGNAL_TABLES, counted=SIGNAL_TABLES, kept_because=KEPT)
 
 
-def signals_cut(settings: Settings, now: datetime) -> datetime | None:
+def signals_cutoff(settings: Settings, now: datetime) -> datetime | None:
     """The midnight before which signals may be removed; None if signals are kept."""
-    return midnight(now, settings.signals_retention_days) if settings.signals_retention_days else None
+    return midnight_before(now, settings.signals_retention_days) if settings.signals_retention_days else None
 
 
 def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
@@ -25,7 +25,7 @@ def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     Raises:
         Overtaken: other runs kept being published first; the tables are unchanged, run it again.
     """
-    cut = signals_cut(settings, now)
-    if cut is not None and not has_signals(catalog):
+    cutoff = signals_cutoff(settings, now)
+    if cutoff is not None and not has_signals(catalog):  # the lake has no tables of signals
         return Removal()
-    return OLD_SIGNALS.drop(catalog, cut, now=now, dry_run=dry_run)
+    return OLD_SIGNALS.drop(catalog, cutoff, now=now, dry_run=dry_run)

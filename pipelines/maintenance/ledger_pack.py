@@ -24,25 +24,28 @@ log = structlog.get_logger(__name__)
 
 
 def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
-    """Pack the small files of each day; return their number.
+    """Pack the ledger's small files of each day; return their number.
 
     Nothing is packed, and 0 is returned, if no day has `MIN_FILES` small files, or if another run is published at the same time.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
-    by_day: dict[object, list[FileScanTask]] = defaultdict(list)
+    small_files_by_day: dict[str, list[FileScanTask]] = defaultdict(list)
     for task in loaded.scan(where(GreaterThanOrEqual, "began_at", now - MAX_AGE)).plan_files():
         if task.file.file_size_in_bytes < SMALL_BYTES:
-            by_day[str(task.file.partition)].append(task)
-    tasks = [task for day_tasks in by_day.values() if len(day_tasks) >= MIN_FILES for task in day_tasks]
+            small_files_by_day[str(task.file.partition)].append(task)
+    tasks: list[FileScanTask] = []
+    for small_files in small_files_by_day.values():
+        if len(small_files) >= MIN_FILES:
+            tasks += small_files
     if not tasks:
         return 0
     run = MaintenanceRun(catalog, "pack", base, now)
     try:
         run.publish(partial(_pack, catalog, tasks))
-    except Overtaken:
+    except Overtaken:  # the caller packs the files another time
         return 0
-    log.info("small ledger files compacted", run_id=run.run_id, files=len(tasks))
+    log.info("small files of the ledger packed", run_id=run.run_id, packed_files=len(tasks))
     return len(tasks)
 
 

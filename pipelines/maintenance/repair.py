@@ -4,7 +4,7 @@ The removal is a run of its own, which removes table rows and ledger rows in one
 the next ingest finds the segments new, and ingests them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -61,16 +61,16 @@ def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *,
 
     Rows that the next ingest would recognize as stored already may stay.
     """
-    until_not_overtaken()(lambda: _remove_from_ledger(catalog, settings, segments, now))
+    until_not_overtaken()(lambda: _remove_segments(catalog, settings, segments, now))
 
 
-def _remove_from_ledger(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
+def _remove_segments(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
     """Make one attempt at the removal, in a run on main as it is now."""
     base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "repair", base, now)
     comparison = Comparison(catalog, settings, base, now)
     for table, keys in _keys_to_remove(catalog, comparison, segments, base):
-        if keys.num_rows:
+        if keys.num_rows:  # a table without such rows is not written
             run.change(table, partial(remove_rows, catalog, table, keys))
     paths = pa.table({"path": [segment.path for segment in segments]})
     run.publish(partial(remove_rows, catalog, tables.SEGMENTS, paths))
@@ -83,10 +83,6 @@ def _keys_to_remove(
     """Yield each table with the keys of the rows to remove from it.
 
     Entries and refused messages of the segments are removed, outcomes only if they are doubled.
-
-    Ingest stores a payload only if its data_id has no row in the index (META). So payload and index row stay if there is exactly
-    one payload and an index row. Otherwise both are removed: an index row alone would keep the payload from being stored again,
-    and a payload alone would be stored a second time.
 
     Messages that were refused because their data_id had other bytes stay refused (`conflict_history`). A payload that only such
     messages have is not removed, because no ingest would store it again.
@@ -101,7 +97,7 @@ def _keys_to_remove(
         refused |= {seq for seq in candidates if seq in found.quarantine}
     stay_refused = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
     data_ids = {data_id for expected in expected_of_segments for seq, data_id in expected.data.items() if seq not in stay_refused}
-    doubled = [key for key, rows in found.outcomes.items() if rows > 1]
+    doubled_outcomes = [key for key, rows in found.outcomes.items() if rows > 1]
     queue_seqs = {seq for expected in expected_of_segments for seq in expected.queues.messages}
     signal_seqs = sorted(seq for expected in expected_of_segments for seq in expected.signals.signals)
     status_seqs = sorted(seq for expected in expected_of_segments for seq in expected.signals.statuses)
@@ -109,13 +105,8 @@ def _keys_to_remove(
     entry_seqs = [seq for expected in expected_of_segments for seq in expected.entries if found.entries[seq]]
     yield tables.IDS, _keys(seq=entry_seqs)
     yield tables.QUARANTINE, _keys(seq=sorted(refused - stay_refused))
-    wrong_payloads = [
-        data_id for data_id, rows in found.data.items() if data_id in data_ids and (rows > 1 or not found.meta[data_id])
-    ]
-    yield tables.DATA, _keys(data_id=wrong_payloads)
-    wrong_index_rows = [data_id for data_id in found.meta if data_id in data_ids and found.data[data_id] != 1]
-    yield tables.META, _keys(data_id=wrong_index_rows)
-    yield tables.OUTCOMES, _keys(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    yield from _payload_keys(found, data_ids)
+    yield tables.OUTCOMES, _keys(vin=[vin for vin, _ in doubled_outcomes], seq=[seq for _, seq in doubled_outcomes])
     for table in tables.CAMPAIGN_TABLES:
         yield table, _keys(seq=sorted({seq for expected in expected_of_segments for seq in expected.campaigns.rows[table.name]}))
     yield tables.ECQ_INDEX, _keys(seq=sorted(seq for seq in queue_seqs if found.queues.messages[seq]))
@@ -123,6 +114,21 @@ def _keys_to_remove(
     yield tables.XRAY_PROCESSED, _keys(seq=signal_seqs)
     yield tables.XRAY_STATUS, _keys(seq=status_seqs)
     yield tables.ECQ_PAYLOAD, _keys(seq=sorted(seq for seq in queue_seqs if found.queues.payloads[seq]))
+
+
+def _payload_keys(found: FoundRows, data_ids: Set[str]) -> Iterator[tuple[tables.Table, pa.Table]]:
+    """Yield the keys of the payloads among `data_ids` to remove, and of their rows in the index (META).
+
+    Ingest stores a payload only if its data_id has no row in the index. So payload and index row stay if there is exactly one
+    payload and an index row. Otherwise both are removed: an index row alone would keep the payload from being stored again, and
+    a payload alone would be stored a second time.
+    """
+    wrong_payloads = [
+        data_id for data_id, rows in found.data.items() if data_id in data_ids and (rows > 1 or not found.meta[data_id])
+    ]
+    yield tables.DATA, _keys(data_id=wrong_payloads)
+    wrong_index_rows = [data_id for data_id in found.meta if data_id in data_ids and found.data[data_id] != 1]
+    yield tables.META, _keys(data_id=wrong_index_rows)
 
 
 def _keys(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:

@@ -74,7 +74,7 @@ def restore(
         _recreate_unreadable(catalog, settings, without_history=without_history)
     with rewriting(catalog, "restore"), connect(settings.redis) as redis, populate_lock(redis) as lock:
         _recreate_unreadable(catalog, settings, without_history=without_history)
-        run_id = until_not_overtaken()(lambda: empty(catalog, now))
+        run_id = until_not_overtaken()(lambda: empty_tables(catalog, now))
         ingest_run = Run(spark, catalog, settings, f"{run_id}_again", now)
         ingest = ingest_in_runs(ingest_run, after_each=lock.check)
     result = Restored(run_id, ingest.ingested.segments, len(ingest.runs))
@@ -82,7 +82,7 @@ def restore(
     return result
 
 
-def empty(catalog: Catalog, now: datetime) -> str:
+def empty_tables(catalog: Catalog, now: datetime) -> str:
     """Publish a run that empties every table that runs write; return its id.
 
     Raises:
@@ -103,7 +103,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
 
 
 def _recreate_unreadable(catalog: Catalog, settings: Settings, *, without_history: bool) -> None:
-    """Drop the tables that cannot be read, and create them again without rows. Create missing tables.
+    """Drop the tables that cannot be read, and create them again without rows. Create missing tables, too.
 
     Raises:
         Permanent: the archive lacks segments that the lake has, or it is unknown whether it does. With `without_history`, this is
@@ -111,7 +111,7 @@ def _recreate_unreadable(catalog: Catalog, settings: Settings, *, without_histor
     """
     unreadable = _unreadable_tables(catalog)
     if not without_history:
-        _require_all(catalog, settings, readable=SEGMENTS not in unreadable)
+        _require_complete_archive(catalog, settings, is_ledger_readable=SEGMENTS not in unreadable)
     _drop_tables(catalog, unreadable)
     ensure_tables(catalog)
 
@@ -144,25 +144,27 @@ def _drop_tables(catalog: Catalog, unreadable: Sequence[Table]) -> None:
             log.warning("table dropped for re-creation", table=table.name)
 
 
-def _require_all(catalog: Catalog, settings: Settings, *, readable: bool) -> None:
+def _require_complete_archive(catalog: Catalog, settings: Settings, *, is_ledger_readable: bool) -> None:
     """Verify that the archive has every segment from which the lake was made.
-
-    `readable` tells whether the ledger can be read.
 
     Raises:
         Permanent: the archive lacks segments, or the ledger is unreadable or pruned, so that it cannot tell.
     """
     remedy = "restore the archive from a copy, or give up that history with --without-history"
-    if not readable:
+    if not is_ledger_readable:
         raise Permanent(f"ingested_segments cannot be read: it is unknown whether the archive is complete; {remedy}")
     count = 0
-    first = last = ""
+    first_path = ""
+    last_path = ""
     for path in missing_segments(ledger_of(catalog), Archive(settings.archive, settings.s3)):
+        if count == 0 or path < first_path:
+            first_path = path
+        last_path = max(last_path, path)
         count += 1
-        first = min(first or path, path)
-        last = max(last, path)
     if count:
-        raise Permanent(f"{count} segments that are in the lake are not in the archive, from {first} to {last}; {remedy}")
+        raise Permanent(
+            f"{count} segments that are in the lake are not in the archive, from {first_path} to {last_path}; {remedy}"
+        )
     pruned = pruned_before(catalog.load_table(SEGMENTS.identifier))
     if pruned is not None:
         raise Permanent(

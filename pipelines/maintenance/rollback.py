@@ -33,7 +33,7 @@ from pipelines.ingest.rebase import is_change_of
 from pipelines.ingest.restore_snapshot import replace_content
 from pipelines.lineage import emits_lineage
 
-EXPIRED = (
+HISTORY_EXPIRED = (
     "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore rebuilds the lake "
     "from the archive"
 )
@@ -82,8 +82,8 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
     segments = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, segments)
     undone = _runs_to_undo(segments, run_id)
-    restored = _snapshots_before(catalog, undone)
-    to_reingest = _segments_to_reingest(segments, base[SEGMENTS.name], restored[SEGMENTS.name].snapshot_id, undone)
+    to_restore = _snapshots_before(catalog, undone)
+    to_reingest = _paths_to_reingest(segments, base[SEGMENTS.name], to_restore[SEGMENTS.name].snapshot_id, undone)
     archived = {segment.path for segment in Archive(settings.archive, settings.s3).find(to_reingest)}
     missing = sorted(to_reingest - archived)
     if missing:
@@ -93,18 +93,18 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
         )
     run = MaintenanceRun(catalog, "rollback", base, now)
     for table in EVERY_RUN_TABLE:
-        if table.name in restored and table is not SEGMENTS:
-            run.change(table, partial(replace_content, catalog, table, restored[table.name]))
+        if table.name in to_restore and table is not SEGMENTS:
+            run.change(table, partial(replace_content, catalog, table, to_restore[table.name]))
     properties = {UNDOES: json.dumps([snapshot.snapshot_id for snapshot in undone])}
-    run.publish(partial(replace_content, catalog, SEGMENTS, restored[SEGMENTS.name]), properties)
+    run.publish(partial(replace_content, catalog, SEGMENTS, to_restore[SEGMENTS.name]), properties)
     undone_ids = [properties_of(snapshot)[RUN_ID] for snapshot in undone]
-    result = RolledBack(run.run_id, undone_ids, len(to_reingest), sorted(restored))
+    result = RolledBack(run.run_id, undone_ids, len(to_reingest), sorted(to_restore))
     log.info(
         "runs rolled back",
         rollback_run_id=result.run_id,
-        undone=result.undone,
+        undone_run_ids=result.undone,
         segments_to_ingest_again=result.segments,
-        tables=result.tables,
+        changed_tables=result.tables,
     )
     return result
 
@@ -119,7 +119,7 @@ def _runs_to_undo(segments: IcebergTable, run_id: str) -> list[Snapshot]:
     run_ids = [properties_of(run)[RUN_ID] for run in runs]
     if run_id not in run_ids:
         newest_ids = ", ".join(run_ids[:5]) or "none"
-        raise Permanent(f"run {run_id} is not committed, or {EXPIRED}; the newest committed runs are: {newest_ids}")
+        raise Permanent(f"run {run_id} is not committed, or {HISTORY_EXPIRED}; the newest committed runs are: {newest_ids}")
     return runs[: run_ids.index(run_id) + 1]
 
 
@@ -151,15 +151,15 @@ def _snapshot_before(table: IcebergTable, written: set[int]) -> Snapshot:
     if oldest_change is not None and on_main == written and oldest_change.parent_snapshot_id is not None:
         previous = table.snapshot_by_id(oldest_change.parent_snapshot_id)
     if previous is None:
-        raise Permanent(f"{'.'.join(table.name()[-2:])}: {EXPIRED}")
+        raise Permanent(f"{'.'.join(table.name()[-2:])}: {HISTORY_EXPIRED}")
     return previous
 
 
-def _segments_to_reingest(segments: IcebergTable, current: int, restored: int, undone: Sequence[Snapshot]) -> set[str]:
+def _paths_to_reingest(segments: IcebergTable, current: int, to_restore: int, undone: Sequence[Snapshot]) -> set[str]:
     """Paths of the segments that these runs ingested, and that are not in the ledger at the snapshot to restore.
 
-    `current` and `restored` are ids of snapshots of the ledger.
+    `current` and `to_restore` are ids of snapshots of the ledger.
     """
     is_of_runs = In(term="run_id", literals={properties_of(run)[RUN_ID] for run in undone})
     ingested = {path for batch in Ledger(segments, current).scan(is_of_runs, "path") for path in batch["path"].to_pylist()}
-    return ingested - Ledger(segments, restored).known(ingested)
+    return ingested - Ledger(segments, to_restore).known(ingested)

@@ -19,8 +19,8 @@ class SeenKeys:
     def __init__(self) -> None:
         self._sorted_arrays: list[Hashes] = []
 
-    def note(self, hashes: Hashes) -> Flags:
-        """Remember the hashes; return flags of those that are new. Of equal hashes, only the first is new."""
+    def add(self, hashes: Hashes) -> Flags:
+        """Add the hashes; return, for each, whether it is new. Of equal hashes, only the first is new."""
         is_new = np.zeros(len(hashes), np.bool_)
         _, first_indices = np.unique(hashes, return_index=True)
         is_new[first_indices] = True

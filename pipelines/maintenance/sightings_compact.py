@@ -1,4 +1,4 @@
-"""Folds the rows that several runs have appended to `sdv_fanout_meta` for the same data_id into one row."""
+"""Merges the rows that several runs have appended to `sdv_fanout_meta` for the same data_id into one row."""
 
 from datetime import datetime
 
@@ -10,26 +10,26 @@ from manifold.contracts.tables import META
 from manifold.settings import Settings
 from pipelines.ingest.maintenance_run import until_not_overtaken
 from pipelines.ingest.write_payloads import folded
-from pipelines.maintenance.compaction_run import compaction_run, write_and_publish
+from pipelines.maintenance.compaction_run import compaction_attempt, write_and_publish
 
 log = structlog.get_logger(__name__)
 
 
-def fold_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> int:
-    """Leave one row for each data_id; return the number of rows removed. Idempotent.
+def merge_sightings(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> int:
+    """Leave one row of `sdv_fanout_meta` for each data_id; return the number of rows removed. Idempotent.
 
     Raises:
         Overtaken: other runs kept being published first; the table is unchanged, run it again.
     """
-    return until_not_overtaken()(lambda: _fold(spark, catalog, settings, now))
+    return until_not_overtaken()(lambda: _merge(spark, catalog, settings, now))
 
 
-def _fold(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
-    """Make one attempt at the fold, on main as it is now."""
-    attempt = compaction_run(spark, catalog, settings, now)
-    sightings = attempt.main(META)
-    removed = sightings.count() - sightings.select("data_id").distinct().count()
-    if removed:
+def _merge(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> int:
+    """Make one attempt at the merge, on main as it is now."""
+    attempt = compaction_attempt(spark, catalog, settings, now)
+    sightings = attempt.main(META)  # each row counts how often one run has seen a data_id
+    removed_rows = sightings.count() - sightings.select("data_id").distinct().count()
+    if removed_rows:
         write_and_publish(attempt, lambda: attempt.overwrite(META, folded(sightings)))
-        log.info("sightings folded", run_id=attempt.run_id, removed=removed)
-    return removed
+        log.info("rows of the same data_id merged", table=META.name, run_id=attempt.run_id, removed_rows=removed_rows)
+    return removed_rows

@@ -46,7 +46,10 @@ class Verified:
 
     @property
     def agree(self) -> bool:
-        """Whether queues and lake agree, or every difference was repaired. Overdue entries and messages do not count."""
+        """Whether queues and lake agree, or every difference was repaired.
+
+        Overdue entries and messages do not count, because the next garbage collection ends them.
+        """
         for kind, count in self.differences.items():
             if kind != Difference.OVERDUE and count > self.repaired.get(kind, 0):
                 return False
@@ -86,21 +89,32 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
     with connect(settings.redis) as redis:
         loaded = Loader(redis, Policy.of(settings)).is_loaded()
     result = Verified(
-        loaded,
-        digests.in_queues,
-        digests.too_young,
-        {kind.value: counts.get(kind, 0) for kind in Difference},
-        repaired,
-        report,
-        compacted,
-        compacted_repaired,
+        loaded=loaded,
+        in_queues=digests.in_queues,
+        too_young=digests.too_young,
+        differences={kind.value: counts.get(kind, 0) for kind in Difference},
+        repaired=repaired,
+        report=report,
+        compacted=compacted,
+        compacted_repaired=compacted_repaired,
     )
-    log.info("queues compared with the lake", agree=result.agree, **asdict(result))
+    log.info(
+        "queues compared with the lake",
+        agree=result.agree,
+        queues_loaded=result.loaded,
+        entries_in_queues=result.in_queues,
+        entries_not_ingested_yet=result.too_young,
+        differences=result.differences,
+        repaired_differences=result.repaired,
+        compacted_queues_with_differences=result.compacted,
+        repaired_compacted_queues=result.compacted_repaired,
+        report=result.report,
+    )
     return result
 
 
 def _write_report(found: DataFrame, settings: Settings, now: datetime) -> str:
-    """Write the differences as Parquet; return the address of the folder."""
+    """Write the first `MAX_REPORTED` differences as Parquet; return the address of the folder."""
     reports = open_reports(settings)
     folder = f"{QUEUES}/{now:%Y%m%dT%H%M%S}"
     content = io.BytesIO()

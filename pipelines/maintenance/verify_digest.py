@@ -87,15 +87,16 @@ def compare_digests(lake: PinnedLake) -> Digests:
         digests = digests.unionByName(_digests_of(ended_twice, sign=1))
     sums = [sf.sum(column).alias(column) for column in COLUMNS if column != "digest"]
     buckets = digests.groupBy("bucket").agg(*sums, sf.bit_xor("digest").alias("digest")).toArrow()
-    differs = np.logical_or.reduce([buckets[column].to_numpy() != 0 for column in ("odd", "entries", "digest")])
+    is_differing = np.logical_or.reduce([buckets[column].to_numpy() != 0 for column in ("odd", "entries", "digest")])
     return Digests(
-        differing=buckets["bucket"].to_numpy()[differs].tolist(),
+        differing=buckets["bucket"].to_numpy()[is_differing].tolist(),
         in_queues=int(buckets["waiting"].to_numpy().sum()),
         too_young=int(buckets["young"].to_numpy().sum()),
     )
 
 
 def _bucket_of(vin: str) -> Column:
+    """The bucket of the vehicle in this column, as `_bucket` computes it."""
     return sf.crc32(vin).bitwiseAND(BUCKETS - 1)
 
 
@@ -105,8 +106,8 @@ def _digests_of(rows: DataFrame, *, sign: int) -> DataFrame:
     `sign` is 1 for entries and -1 for outcomes. The column `entries` has the number of rows times `-sign`, so its sum over lake
     and queues is 0 if they agree.
     """
-    vehicle = sf.shiftleft(sf.crc32("vin"), 32).bitwiseOR(sf.crc32(sf.reverse("vin")))
-    hashed = rows.select(_bucket_of("vin").alias("bucket"), sf.xxhash64(vehicle, "seq").alias("digest"))
+    checksum = sf.shiftleft(sf.crc32("vin"), 32).bitwiseOR(sf.crc32(sf.reverse("vin")))  # as `_vehicle_checksum`
+    hashed = rows.select(_bucket_of("vin").alias("bucket"), sf.xxhash64(checksum, "seq").alias("digest"))
     counts = [sf.lit(0).cast("bigint").alias(column) for column in ("waiting", "young", "odd")]
     return hashed.groupBy("bucket").agg(*counts, (sf.count("*") * -sign).alias("entries"), sf.bit_xor("digest").alias("digest"))
 
@@ -114,9 +115,10 @@ def _digests_of(rows: DataFrame, *, sign: int) -> DataFrame:
 def _walk(url: str, walkers: int, newest_of_node: dict[int, int]) -> Batches:
     """Make the function that yields rows of `ROWS` for the queues. Each walker reads the owners in its share of the buckets.
 
-    `newest_of_node` has the newest ingested seq of each recorder.
+    The rows that go in have the numbers of walkers, in the column `id`. `newest_of_node` has the newest ingested seq of each
+    recorder.
     """
-    newest = np.full(MAX_NODE + 1, -1, np.int64)
+    newest = np.full(MAX_NODE + 1, -1, np.int64)  # -1: no entry of this recorder is ingested yet
     for node, seq in newest_of_node.items():
         newest[node] = seq
 
@@ -133,7 +135,7 @@ def _walk(url: str, walkers: int, newest_of_node: dict[int, int]) -> Batches:
 
 
 class _Sums:
-    """The digests of a walk, by bucket."""
+    """The sums of `COLUMNS` over the entries of a walk, by bucket."""
 
     def __init__(self, redis: Redis, newest: Integers) -> None:
         self._redis = redis
@@ -143,20 +145,23 @@ class _Sums:
 
     def add(self, page: Page) -> None:
         """Add the entries of a page of keys, except keys that were read before."""
-        page = [key for key, is_new in zip(page, self._seen.note(_hashes(page)), strict=True) if is_new]
+        are_new = self._seen.add(_hashes(page))
+        page = [key for key, is_new in zip(page, are_new, strict=True) if is_new]
         entries = entries_of(page, contents_of(self._redis, page))
         starts = np.flatnonzero(np.diff(entries.of_queue, prepend=-1))  # index of the first entry of each queue that has any
         if not len(starts):
             return
+        # Indexing an array of keys with `entries.of_queue` makes an array of entries.
         is_in_flight_key = np.array([queue_key is QueueKey.IN_FLIGHT for _, queue_key in page], np.bool_)
         is_in_flight = is_in_flight_key[entries.of_queue]
         recorders = entries.seqs >> COUNTER_BITS & MAX_NODE
         is_young = entries.seqs > self._newest[recorders]
         is_compared = ~is_in_flight & ~is_young
-        vehicle_hashes = hash_long(np.array([_vehicle(owner) for owner, _ in page], np.uint64), SEED)[entries.of_queue]
+        vehicle_hashes = hash_long(np.array([_vehicle_checksum(owner) for owner, _ in page], np.uint64), SEED)[entries.of_queue]
         entry_hashes = hash_long(entries.seqs.view(np.uint64), vehicle_hashes)
         digests = np.where(is_compared, entry_hashes, 0).view(np.int64)
 
+        # The entries of each queue are reduced first, then the queues of each bucket: `at` adds repeated indices one by one.
         buckets = np.array([_bucket(owner) for owner, _ in page])[entries.of_queue[starts]]
         flags_of_column = {
             "waiting": ~is_in_flight,
@@ -170,7 +175,8 @@ class _Sums:
 
     def rows(self) -> pa.RecordBatch:
         """Return one row of `ROWS` for each bucket that is not empty."""
-        (buckets,) = np.nonzero(np.logical_or.reduce([sums != 0 for sums in self._sums.values()]))
+        has_entries = np.logical_or.reduce([sums != 0 for sums in self._sums.values()])
+        buckets = np.flatnonzero(has_entries)
         columns = [pa.array(self._sums[column][buckets]) for column in COLUMNS]
         return pa.RecordBatch.from_arrays([pa.array(buckets), *columns], schema=ROW_SCHEMA)
 
@@ -187,9 +193,9 @@ class _Sums:
 
 
 def _hashes(page: Page) -> Hashes:
-    """Hash the owner and the kind of each key."""
+    """A hash of each key in the page, from its kind and its owner."""
     kinds = np.array([WALKED_KEYS.index(queue_key) for _, queue_key in page], np.uint64)
-    hashes: Hashes = hash_long(kinds, np.array([_vehicle(owner) for owner, _ in page], np.uint64))
+    hashes: Hashes = hash_long(kinds, np.array([_vehicle_checksum(owner) for owner, _ in page], np.uint64))
     return hashes
 
 
@@ -197,7 +203,7 @@ def _bucket(owner: str) -> int:
     return zlib.crc32(owner.encode()) & (BUCKETS - 1)
 
 
-def _vehicle(owner: str) -> int:
+def _vehicle_checksum(owner: str) -> int:
     """Two checksums of 32 bits as one number: with a single checksum, some of a million vehicles would have the same."""
     return zlib.crc32(owner.encode()) << 32 | zlib.crc32(owner[::-1].encode())
 

@@ -11,11 +11,11 @@ from enum import StrEnum
 from itertools import islice
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from manifold.contracts.ecq_rows import RecordedState
 from manifold.contracts.seq import first_seq_at
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, Table
 from manifold.queues import EcqLoader, Policy
 from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.runtime.redis import connect
@@ -31,7 +31,7 @@ MAX_RECORDING_DELAY = timedelta(hours=1)
 # After this time, garbage collection must have ended an expired message that is in no queue.
 MAX_COLLECTION_DELAY = timedelta(days=1)
 
-Base = dict[str, int]
+Base = dict[str, int]  # table name → id of the snapshot that is compared
 
 
 class QueueDifference(StrEnum):
@@ -50,7 +50,7 @@ REPAIRED = "repaired"
 
 
 def _column(kind: QueueDifference) -> str:
-    """The name of the count column. The prefix is needed because other count columns have the same words."""
+    """The name of the count column. The prefix is needed because `run_and_count` has a column `spoilt` of its own."""
     return f"queues_{kind.value}"
 
 
@@ -62,13 +62,13 @@ def compare_queues(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the number of clients whose queue differs, by kind, and the numbers that were repaired, by kind.
 
+    A queue is repaired by loading it from the lake, which repairs all its differences of the kinds in `REPAIRABLE`.
+
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
     """
-    index, state = (
-        spark.read.option("versionAsOf", base[table.name]).table(f"{settings.catalog_name}.{table.identifier}")
-        for table in (ECQ_INDEX, ECQ_STATE)
-    )
+    index = _pinned(spark, settings, ECQ_INDEX, base)
+    state = _pinned(spark, settings, ECQ_STATE, base)
     rows = united(index, state).repartition(parallelism(spark) * 4, "client_id")
     compare = _comparer(settings.redis, Policy.of(settings), now, repair=repair)
     counts, _ = run_and_count(rows, compare, COUNT_COLUMNS)
@@ -78,6 +78,11 @@ def compare_queues(
     return differing, {}
 
 
+def _pinned(spark: SparkSession, settings: Settings, table: Table, base: Base) -> DataFrame:
+    """All rows of a table at the snapshot in `base`."""
+    return spark.read.option("versionAsOf", base[table.name]).table(f"{settings.catalog_name}.{table.identifier}")
+
+
 def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, policy: Policy) -> Iterator[QueueDifference]:
     """Yield how the queue of a client in Redis and in the lake disagree. `queue` is None if a key of it has another type."""
     if queue is None:
@@ -85,13 +90,13 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, po
         return
     state = lake.state()
     yield from _message_differences(lake, state, queue, now=now, policy=policy)
-    dispatchers_cut = _pending_from(policy, now - MAX_RECORDING_DELAY)
+    ended_before = _pending_from(policy, now - MAX_RECORDING_DELAY)  # a dispatcher must have ended older pending messages
     if any(
-        not message.is_delivered and message.seq < dispatchers_cut and message.seq != queue.in_flight
-        for message in queue.messages
+        not message.is_delivered and message.seq < ended_before and message.seq != queue.in_flight for message in queue.messages
     ):
         yield QueueDifference.OVERDUE
     has_position = bool(queue.messages)  # a queue without live messages has no position in Redis
+    # An `acked_seq` of None means that nothing is acknowledged.
     if has_position and queue.epoch == state.epoch and (queue.acked_seq or 0) < (state.acked_seq or 0):
         yield QueueDifference.POSITION
 
@@ -102,26 +107,27 @@ def _message_differences(
     """Yield how the messages that are live in the lake differ in the queue. `state` is the state of the queue in the lake."""
     kept_from = first_seq_at(now - timedelta(milliseconds=policy.ecq_retention_ms))
     pending_from = _pending_from(policy, now)
-    collection_cut = _pending_from(policy, now - MAX_COLLECTION_DELAY)
+    collected_before = _pending_from(policy, now - MAX_COLLECTION_DELAY)
     message_by_key = {message.key: message for message in queue.messages}
     for seq, key in lake.live:
         message = message_by_key.get(key)
         is_acked = state.is_acknowledged(seq)
         has_expired = state.expired_at(seq) is not None
         if message is None or message.seq < seq:  # the queue lacks the message
-            is_within_retention = seq >= (kept_from if is_acked else pending_from)
-            if not has_expired and is_within_retention:
+            first_kept_seq = kept_from if is_acked else pending_from
+            if not has_expired and seq >= first_kept_seq:
                 yield QueueDifference.MISSING
-            elif not has_expired and not is_acked and seq < collection_cut:
+            elif not has_expired and not is_acked and seq < collected_before:
                 yield QueueDifference.OVERDUE
-        elif message.seq == seq and message.seq != queue.in_flight:
-            if has_expired:
-                if not message.is_delivered:
-                    yield QueueDifference.OVERDUE
-            elif is_acked and not message.is_delivered and queue.epoch <= state.epoch:
-                yield QueueDifference.ACKNOWLEDGED
-            elif message.is_delivered and not is_acked and queue.epoch >= state.epoch and _must_be_recorded(queue, now):
-                yield QueueDifference.UNRECORDED
+        elif message.seq > seq or message.seq == queue.in_flight:
+            continue  # the queue is ahead of the lake, or is delivering the message now
+        elif has_expired:
+            if not message.is_delivered:
+                yield QueueDifference.OVERDUE
+        elif is_acked and not message.is_delivered and queue.epoch <= state.epoch:  # no newer rewind is to deliver it again
+            yield QueueDifference.ACKNOWLEDGED
+        elif message.is_delivered and not is_acked and queue.epoch >= state.epoch and _must_be_recorded(queue, now):
+            yield QueueDifference.UNRECORDED
 
 
 def _pending_from(policy: Policy, instant: datetime) -> int:
@@ -130,7 +136,7 @@ def _pending_from(policy: Policy, instant: datetime) -> int:
 
 
 def _must_be_recorded(queue: ReadReply, now: datetime) -> bool:
-    """Whether the last acknowledgement in the queue is so old that it must be in the lake."""
+    """Whether the queue has an acknowledgement, and the last one is so old that it must be in the lake."""
     if queue.acked_at_ms is None:
         return False
     age_ms = now.timestamp() * 1000 - queue.acked_at_ms

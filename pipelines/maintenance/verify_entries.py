@@ -12,7 +12,7 @@ from math import ceil
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
+from manifold.contracts.seq import COUNTER_BITS, MAX_NODE, datetime_of
 from manifold.contracts.tables import IDS, OUTCOMES
 from pipelines.maintenance.verify_digest import BUCKETS, Buckets
 from pipelines.maintenance.verify_lake import PinnedLake
@@ -64,8 +64,8 @@ class _Comparison:
 
     def differences(self) -> DataFrame:
         """Find the differences and recheck them; return rows of `DIFFERENCES`."""
-        frames = [self._open_in_lake(), self._waiting_wrongly(), self._disordered(), self._stray()]
-        columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
+        frames = [self._missing_or_unrecorded(), self._waiting_wrongly(), self._disordered(), self._stray()]
+        columns = [column.split()[0] for column in DIFFERENCES.split(", ")]  # their names, without the types
         candidates = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in frames))
         rechecked = candidates.mapInArrow(recheck(self._lake.settings.redis), DIFFERENCES).persist()
         self._persisted.append(rechecked)
@@ -84,7 +84,7 @@ class _Comparison:
     @property
     def _is_young(self) -> Column:
         """Whether an entry is younger than all ingested entries of the same recorder."""
-        newest = sf.lit(-1)
+        newest = sf.lit(-1)  # of a recorder of which no entry is ingested
         for node, seq in self._lake.newest_of_node.items():
             newest = sf.when(_node("seq") == node, sf.lit(seq)).otherwise(newest)
         return sf.col("seq") > newest
@@ -95,10 +95,11 @@ class _Comparison:
         Older rows of the lake are not needed. If no entry waits, no row passes.
         """
         row = self._waiting.agg(sf.min("seq").alias("oldest")).first()
-        oldest = MAX_SEQ if row is None or row["oldest"] is None else row["oldest"]
-        return sf.col(column) >= sf.lit(datetime_of(oldest))
+        if row is None or row["oldest"] is None:
+            return sf.lit(False)
+        return sf.col(column) >= sf.lit(datetime_of(row["oldest"]))
 
-    def _open_in_lake(self) -> DataFrame:
+    def _missing_or_unrecorded(self) -> DataFrame:
         """Entries that are pending in the lake, but not in the queues: missing or unrecorded.
 
         An entry is unrecorded if the queues remember that it ended, and no outcome of it is on its way to the lake.
@@ -108,7 +109,8 @@ class _Comparison:
         open_entries = pending(entries, ended, parts=self._partitions, few=False)
         in_queues = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
         known_to_queues = in_queues.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done"))
-        differing = open_entries.join(known_to_queues.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
+        joined = open_entries.join(known_to_queues.hint("shuffle_hash"), KEYS, "left")
+        differing = joined.where("is_done is null or is_done")  # null: the queues do not know the entry
         difference = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
         no_outcome = sf.lit(None).cast("string")
         rows = differing.select(
@@ -127,7 +129,7 @@ class _Comparison:
 
     def _waiting_wrongly(self) -> DataFrame:
         """Entries that wait in the queues although they have ended, are unknown to the lake, or are overdue."""
-        waiting = self._waiting.where(~self._is_young).select(*KEYS)
+        waiting = self._waiting.where(~self._is_young).select(*KEYS)  # young entries may not be in the lake yet
         ids = self._buckets.filter(self._lake.main(IDS)).where(self._since_oldest_waiting("ts"))
         in_lake = ids.select(*KEYS, "ts", "request_id", "data_id").repartition(self._partitions, "vin")
         outcomes = self._buckets.filter(self._lake.main(OUTCOMES)).where(self._since_oldest_waiting("accepted_at"))
@@ -145,6 +147,7 @@ class _Comparison:
         return _difference_rows(self._queues.where("disordered"), Difference.DISORDERED)
 
     def _stray(self) -> DataFrame:
+        """Entries that are in flight, but not pending."""
         in_flight = self._queues.where(sf.col("queue_key") == QueueKey.IN_FLIGHT.value)
         pending_keys = self._queues.where(sf.col("queue_key") == QueueKey.PENDING.value).select(*KEYS)
         return _difference_rows(in_flight.join(pending_keys, KEYS, "left_anti"), Difference.STRAY)

@@ -40,12 +40,12 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
     with connect(settings.redis) as redis:
         in_redis = list(_outcomes_in_stream(redis))
     if not flush(settings):
-        log.warning("recorder not flushed; skipping the check for unrecorded outcomes")
+        log.warning("a recorder cannot be flushed; unrecorded outcomes are not reported")
         return None
-    finish_committed_runs(catalog)
+    finish_committed_runs(catalog)  # so that the lake has the outcomes of every segment in the ledger
     archive = Archive(settings.archive, settings.s3)
     segments = [segment for segment in new_segments(catalog, archive) if segment.stream is Stream.OUTCOME]
-    source = Source(archive, segments, {}, {}, parsing.Limits.of(settings))
+    source = Source(archive, segments, skips={}, problems={}, limits=parsing.Limits.of(settings))
     not_in_lake = spark.createDataFrame(in_redis, ROWS)
     if not segments:
         return not_in_lake
@@ -64,4 +64,5 @@ def _outcomes_in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
             except ValueError:
                 continue  # not an outcome: the recorder quarantines this record
             yield record.vin, record.seq
-        start = f"({page[-1][0].decode()}"
+        last_id, _ = page[-1]
+        start = f"({last_id.decode()}"  # exclusive

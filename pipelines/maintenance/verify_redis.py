@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, islice
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ def walk(url: str, is_selected: Callable[[str], bool]) -> Batches:
     The walk yields every entry that is in a queue during the whole walk, and may yield entries that are there for a part of it.
     """
 
-    def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # the rows that go in only start a task
         with connect(url) as redis:
             for page in pages(redis, QueueKey):
                 selected = [(owner, queue_key) for owner, queue_key in page if is_selected(owner)]
@@ -93,13 +93,13 @@ def recheck(url: str) -> Batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, RECHECK_BATCH_SIZE):
                     differences = batch.slice(start, RECHECK_BATCH_SIZE)
-                    yield differences.filter(pa.array(_still_exist(redis, differences), pa.bool_()))
+                    yield differences.filter(pa.array(_flag_existing(redis, differences), pa.bool_()))
 
     return read
 
 
 def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
-    """Yield every key of these kinds, as its owner and kind, in pages. A key may be yielded twice."""
+    """Yield every key of these kinds, as its owner and kind, in pages. A key that SCAN returns twice is yielded twice."""
     kind_of_word = {queue_key.value: queue_key for queue_key in kinds}
     page: Page = []
     for key in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_PER_PAGE):
@@ -133,16 +133,15 @@ def entries_of(page: Page, contents: list[Any]) -> Entries:
     They are columns, because a Python object for each entry would cost several microseconds.
     """
     members_of_keys = [_members(content) for content in contents]
+    sizes = [len(members) for members in members_of_keys]
     has_error = any(isinstance(content, RedisError) for content in contents)
-    seqs = None if has_error else _seqs_of_valid(list(chain.from_iterable(members_of_keys)))
+    seqs = None if has_error else _parse_if_all_valid(list(chain.from_iterable(members_of_keys)))
     if seqs is None:  # at least one key is corrupt, so each key is parsed by itself
         seqs_of_keys = [
             _valid_seqs(content, owner, queue_key) for (owner, queue_key), content in zip(page, contents, strict=True)
         ]
-        seqs = pa.array(list(chain.from_iterable(seqs_of_keys)), pa.int64())
         sizes = [len(key_seqs) for key_seqs in seqs_of_keys]
-    else:
-        sizes = [len(members) for members in members_of_keys]
+        seqs = pa.array(list(chain.from_iterable(seqs_of_keys)), pa.int64())
     seq_array = seqs.to_numpy()
     of_queue = np.repeat(np.arange(len(page)), sizes)
     is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
@@ -150,12 +149,14 @@ def entries_of(page: Page, contents: list[Any]) -> Entries:
 
 
 def _members(content: Any) -> list[Any]:
+    """The members in the content of a key, each of which should be a seq. The entry in flight is a single member."""
     if isinstance(content, list):
         return content
     return [] if content is None else [content]
 
 
 def _rows(page: Page, contents: list[Any]) -> pa.RecordBatch:
+    """Rows of `ROWS` for the entries in the keys of a page."""
     entries = entries_of(page, contents)
     of_queue = pa.array(entries.of_queue)
     owners = pa.array([owner for owner, _ in page], pa.string()).take(of_queue)
@@ -164,11 +165,11 @@ def _rows(page: Page, contents: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-def _seqs_of_valid(members: list[bytes]) -> pa.Array | None:
+def _parse_if_all_valid(members: list[bytes]) -> pa.Array | None:
     """The members as seqs; None if any member is not a seq."""
     try:
         texts = pa.array(members, pa.binary()).cast(pa.string())
-        are_decimal = pc.all(pc.ascii_is_decimal(texts), min_count=0).as_py()
+        are_decimal = pc.all(pc.ascii_is_decimal(texts), min_count=0).as_py()  # with `min_count=0`, true if there is no member
         return texts.cast(pa.int64()) if are_decimal else None
     except pa.ArrowInvalid:
         return None
@@ -178,9 +179,10 @@ def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
     """Flag the entries that precede an older entry of their queue. Recently ended entries are not flagged: they have no order."""
     is_disordered = np.zeros(len(seqs), np.bool_)
     is_below_previous = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
-    for queue in np.unique(of_queue[1:][is_below_previous]):
+    queues_out_of_order = np.unique(of_queue[1:][is_below_previous])
+    for queue in queues_out_of_order:
         if not is_done[queue]:
-            first, end = np.searchsorted(of_queue, [queue, queue + 1])
+            first, end = np.searchsorted(of_queue, [queue, queue + 1])  # `of_queue` is sorted
             queue_seqs = seqs[first:end]
             min_from_here = np.minimum.accumulate(queue_seqs[::-1])[::-1]  # the lowest seq from each entry to the queue's end
             is_disordered[first : end - 1] = queue_seqs[:-1] > min_from_here[1:]
@@ -189,17 +191,16 @@ def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
 
 def _valid_seqs(content: Any, owner: str, queue_key: QueueKey) -> list[int]:
     """The seqs in a key's content. Invalid members are logged and left out, so that the other keys can still be compared."""
-    value = valid_reply(content)
-    members = [value] if queue_key is QueueKey.IN_FLIGHT else value or []
+    members = _members(valid_reply(content))
     seqs = _parse_seqs(members)
-    has_invalid_members = len(seqs) < len(members) - members.count(None)
+    has_invalid_members = len(seqs) < len(members)
     if is_corrupt(content) or has_invalid_members:
-        log.error("corrupt key in redis", key=KEY_OF[queue_key](owner), remedy=DELETE_KEYS)
+        log.error("corrupt key in redis; only its valid entries are compared", key=KEY_OF[queue_key](owner), remedy=DELETE_KEYS)
     return seqs
 
 
-def _parse_seqs(members: Iterable[bytes | None]) -> list[int]:
-    return [int(member) for member in members if member is not None and member.isdigit()]
+def _parse_seqs(members: Iterable[bytes]) -> list[int]:
+    return [int(member) for member in members if member.isdigit()]
 
 
 def valid_reply(reply: Any) -> Any:
@@ -211,48 +212,48 @@ def valid_reply(reply: Any) -> Any:
     return reply
 
 
-def _still_exist(redis: Redis, differences: pa.RecordBatch) -> list[bool]:
+class _EntryInRedis(NamedTuple):
+    """What Redis now has for an entry: its scores in three keys (None: the key lacks it), and its vehicle's other entries."""
+
+    pending: float | None
+    parked: float | None
+    done: float | None
+    in_flight: bytes | None  # the seq that is in flight
+    queue: list[bytes] | None  # the members of the pending queue, all of them only for a disordered entry
+
+
+def _flag_existing(redis: Redis, differences: pa.RecordBatch) -> list[bool]:
     """Look up in Redis whether the difference of each row still exists."""
     columns = [differences[name].to_pylist() for name in ("difference", "vin", "seq")]
     rows = list(zip(*columns, strict=True))
     pipe = redis.pipeline(transaction=False)
-    for difference, vin, seq in rows:
+    for difference, vin, seq in rows:  # one command for each field of `_EntryInRedis`
         pipe.zscore(keys.pending(vin), seq)
         pipe.zscore(keys.parked(vin), seq)
         pipe.zscore(keys.done(vin), seq)
         pipe.hget(keys.inflight(vin), "seq")
         last_index = -1 if difference == Difference.DISORDERED else 0  # only its check needs the whole queue
         pipe.zrange(keys.pending(vin), 0, last_index)
-    replies = iter([valid_reply(reply) for reply in pipe.execute(raise_on_error=False)])
-    return [_still_exists(Difference(difference), seq, *islice(replies, 5)) for difference, _, seq in rows]
+    replies = [valid_reply(reply) for reply in pipe.execute(raise_on_error=False)]
+    fields = len(_EntryInRedis._fields)
+    entries = [_EntryInRedis(*replies[start : start + fields]) for start in range(0, len(replies), fields)]
+    return [_exists(Difference(difference), seq, entry) for (difference, _, seq), entry in zip(rows, entries, strict=True)]
 
 
-def _still_exists(
-    difference: Difference,
-    seq: int,
-    pending: float | None,
-    parked: float | None,
-    done: float | None,
-    inflight: bytes | None,
-    queue: list[bytes] | None,
-) -> bool:
-    """Whether the difference still exists, by what Redis now has for the entry.
-
-    `pending`, `parked` and `done` are the entry's scores in these keys, `inflight` is the seq in flight, and `queue` has the
-    members of the pending queue.
-    """
+def _exists(difference: Difference, seq: int, entry: _EntryInRedis) -> bool:
+    """Whether the entry with this seq still has the difference."""
     match difference:
         case Difference.MISSING:
-            return pending is None and parked is None and done is None
+            return entry.pending is None and entry.parked is None and entry.done is None
         case Difference.UNRECORDED:
-            return done is not None
+            return entry.done is not None
         case Difference.STRAY:
-            return pending is None and _parse_seqs([inflight]) == [seq]
+            return entry.pending is None and entry.in_flight is not None and _parse_seqs([entry.in_flight]) == [seq]
         case Difference.DISORDERED:
-            seqs = _parse_seqs(queue or ())
+            seqs = _parse_seqs(entry.queue or ())
             if seq not in seqs:
                 return False
             later_seqs = seqs[seqs.index(seq) + 1 :]
             return any(seq > later_seq for later_seq in later_seqs)
-        case _:
-            return pending is not None or parked is not None
+        case _:  # the entry should not wait
+            return entry.pending is not None or entry.parked is not None

@@ -18,7 +18,7 @@ from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import SUPERSEDED_BY
 from pipelines.spark.parallelism import parallelism
 
-REASON = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
+REASON_OF_UNRECORDED = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
 COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -55,7 +55,7 @@ def _repairer(url: str, policy: Policy, now_ms: int) -> Batches:
                 repaired = {
                     Difference.MISSING: _queue_missing(loader, rows[Difference.MISSING], now_ms),
                     Difference.UNRECORDED: _send_outcomes(redis, loader, rows[Difference.UNRECORDED], now_ms),
-                    Difference.ENDED: _end(loader, rows[Difference.ENDED], now_ms),
+                    Difference.ENDED: _end_entries(loader, rows[Difference.ENDED], now_ms),
                     Difference.DISORDERED: _restore_order(redis, rows[Difference.DISORDERED]),
                 }
                 counts = [{"difference": kind.value, "repaired": count} for kind, count in repaired.items() if count]
@@ -95,14 +95,14 @@ def _send_outcomes(redis: Redis, loader: Loader, rows: list[dict[str, Any]], now
         pipe.zscore(keys.done(row["vin"]), row["seq"])
     records = []
     for row, code in zip(rows, pipe.execute(), strict=True):
-        if code is not None:
+        if code is not None:  # the queues have not forgotten the entry meanwhile
             outcome = OF_CODE[int(code)]
-            records.append(OutcomeRecord(row["vin"], int(row["seq"]), outcome, now_ms, reason=REASON))
+            records.append(OutcomeRecord(row["vin"], int(row["seq"]), outcome, now_ms, reason=REASON_OF_UNRECORDED))
     loader.add_outcomes(records)
     return len(records)
 
 
-def _end(loader: Loader, rows: list[dict[str, Any]], now_ms: int) -> int:
+def _end_entries(loader: Loader, rows: list[dict[str, Any]], now_ms: int) -> int:
     """End entries of which the lake has an outcome, and let the queues forget them. Return the number of ended entries.
 
     Entries in flight are not ended here: they end when they are acknowledged or released.
@@ -114,7 +114,7 @@ def _end(loader: Loader, rows: list[dict[str, Any]], now_ms: int) -> int:
             if row["outcome"] == outcome:
                 owners.setdefault(row["vin"], []).append(int(row["seq"]))
         results = loader.end(owners.items(), outcome, now_ms)
-        ended = [(entry.owner, entry.seq) for entry in results if entry.outcome is not None]
+        ended = [(entry.owner, entry.seq) for entry in results if entry.outcome is not None]  # the others are in flight
         loader.forget_done(ended)
         ended_count += len(ended)
     return ended_count

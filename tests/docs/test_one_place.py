@@ -14,7 +14,7 @@ from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
 from tests.support.servers import ROOT
 
 TABLES = {name: value for name, value in vars(tables).items() if isinstance(value, Table)}
-WRITERS = ("append", "overwrite", "replace_rows")  # methods of an attempt, and the function that merges; rows follow the table
+WRITERS = ("append", "overwrite", "insert_or_delete_rows")  # methods of an attempt, and a function; rows follow the table
 REFUSED = "refused"  # the frames that become rows of quarantine
 ADDS_TO_LIST = "append"
 OTHER_FRAMES = ("join", "where", "filter")  # methods whose arguments choose rows, and give them no values
@@ -178,7 +178,7 @@ SECOND = {
     "through a variable": 'at = sf.lit(run.now).alias("ended_at")\n    run.append(OUTCOMES, ended.select("vin", at))',
     "in a dictionary": 'run.append(OUTCOMES, ended.withColumns({"attempts": sf.lit(1)}))',
     "in a function of the job": "run.append(OUTCOMES, _rows(ended))",
-    "in a merge": 'replace_rows(run, OUTCOMES, ended.withColumn("reason", sf.lit("old")), "is_new")',
+    "in a merge": 'insert_or_delete_rows(run, OUTCOMES, ended.withColumn("reason", sf.lit("old")), "is_new")',
     "in the refused": 'refused.append(ended.select(sf.lit("x").alias("reason")))',
 }
 

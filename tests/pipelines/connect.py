@@ -115,7 +115,7 @@ def _housekeeping(settings: Settings) -> str:
     now = datetime.now(UTC)
     with session(settings, "data") as spark:
         run = Run(spark, open_catalog(settings), settings, "data", now)
-        _, data = garbage_run.collect(run, cut=now - timedelta(days=settings.retention_days))
+        _, data = garbage_run.collect(run, cutoff=now - timedelta(days=settings.retention_days))
     return json.dumps([*map(json.loads, (checked, compacted, verified, collected)), asdict(data)])
 
 

@@ -13,7 +13,7 @@ from manifold.contracts.topics import CAMPAIGN, response_topic
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from pipelines.erasure.campaigns import rows_of
-from pipelines.erasure.names import Named
+from pipelines.erasure.names import ErasedVehicle
 from pipelines.erasure.run import erase
 from tests.manifold.campaigns.plans import document
 from tests.pipelines.lakes import Lake
@@ -30,7 +30,7 @@ OWN_CARS = [{"name": "own", "vins": [GONE, STAYS]}, {"name": "rest", "size": "re
 def erased(payload: bytes, ms: int = 1, **more: Any) -> bytes | None:
     """What an erasure leaves of an order."""
     (row,) = to_arrow([envelope(ms, Stream.CAMPAIGN, CAMPAIGN, payload, **more)]).to_pylist()
-    left = Named(GONE, seq_at(BEFORE_MS)).without(Stream.CAMPAIGN, row)
+    left = ErasedVehicle(GONE, seq_at(BEFORE_MS)).remove_from(Stream.CAMPAIGN, row)
     return None if left is None else left["payload"]
 
 
@@ -110,7 +110,7 @@ def test_the_lake_loses_the_vehicle_as_the_archive_does(lake: Lake, redis_server
 def left_of_answer(vin: str, payload: bytes, ms: int = 1, **more: Any) -> bytes | None:
     """What an erasure leaves of an answer."""
     (row,) = to_arrow([envelope(ms, Stream.ANSWER, response_topic("agent", vin, NAME), payload, **more)]).to_pylist()
-    left = Named(GONE, seq_at(BEFORE_MS)).without(Stream.ANSWER, row)
+    left = ErasedVehicle(GONE, seq_at(BEFORE_MS)).remove_from(Stream.ANSWER, row)
     return None if left is None else left["payload"]
 
 

@@ -13,7 +13,7 @@ from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import append_rows
 from pipelines.erasure.campaigns import rows_of
 from pipelines.ingest.publish import main_snapshots
-from pipelines.maintenance.garbage_campaigns import campaigns_with_data, open_campaigns
+from pipelines.maintenance.garbage_campaigns import campaigns_by_data_id, open_campaigns
 from pipelines.maintenance.garbage_history import KEPT
 from pipelines.maintenance.garbage_old_campaigns import drop_campaigns
 from tests.manifold.campaigns.plans import NOW, document
@@ -32,7 +32,7 @@ def is_held(lake: Lake, orders: Sequence[r.Command], *, days_after_its_end: int 
     for table in ORDER_TABLES:
         append_rows(catalog, table, rows[table.name], {})
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    campaigns = campaigns_with_data(catalog, base)
+    campaigns = campaigns_by_data_id(catalog, base)
     assert campaigns == {"map_47": {NAME}}
     end = datetime_of(seq_of(instant_ms(document()["ends"]), 0, 0))
     return open_campaigns(catalog, base, {NAME}, since=end + DAY * days_after_its_end) == {NAME}

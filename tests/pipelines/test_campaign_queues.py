@@ -55,7 +55,7 @@ def test_a_collection_keeps_the_data_of_an_open_campaign(spark_lake: SparkLake) 
     propose = r.Propose(NAME, "author", plan=document(ends=f"{at(50 * DAY_MS):%Y-%m-%dT%H:%M:%SZ}"))
 
     def unneeded(run_id: str) -> list[str]:
-        _, data = garbage_run.discover(lake.run(run_id, now_ms), cut=at(now_ms - 30 * DAY_MS))
+        _, data = garbage_run.discover(lake.run(run_id, now_ms), cutoff=at(now_ms - 30 * DAY_MS))
         return data.sample
 
     def order(ms: int, command: r.Command) -> None:

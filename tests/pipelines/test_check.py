@@ -31,7 +31,7 @@ from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payloads
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
-from pipelines.maintenance.restore import empty, restore
+from pipelines.maintenance.restore import empty_tables, restore
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -170,7 +170,7 @@ def test_an_emptied_lake_is_refilled_from_the_archive_and_can_be_restored(whole:
     catalog = open_catalog(whole.settings)
     tables = (*MADE, META, ECQ_SEQNO)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
-    run_id = empty(catalog, NOW)
+    run_id = empty_tables(catalog, NOW)
     assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 10
     ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a committed run id
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before

@@ -11,8 +11,8 @@ from manifold.lake.catalog import open_catalog
 from manifold.queues import Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append
-from pipelines.erasure.names import Named
-from pipelines.erasure.queues import prove_queues
+from pipelines.erasure.names import ErasedVehicle
+from pipelines.erasure.queues import find_in_redis
 from pipelines.erasure.run import erase, search_all
 from pipelines.maintenance.check import check
 from tests.pipelines.lakes import Lake
@@ -52,13 +52,13 @@ def test_everything_of_the_client_is_erased_and_other_and_later_messages_stay(pl
     batch.add(ecq_queue(STAYS), Append(seq_at(2), "a", b"x"), NOON_MS)
     batch.add(ecq_queue(GONE), Acknowledge(EcqAck(GONE, seq_at(1), NOON_MS), claim=False), NOON_MS)
     batch.run()
-    named = Named(GONE, seq_at(NOW_MS))
-    assert prove_queues(redis, named)
+    vehicle = ErasedVehicle(GONE, seq_at(NOW_MS))
+    assert find_in_redis(redis, vehicle)
 
     done = erase(catalog, lake.settings, GONE, why="asked for", now=at(NOW_MS), wait_s=0, seal=lambda _: True)
 
     assert done.found == []
-    assert search_all(catalog, lake.settings, redis, named)[0] == []
+    assert search_all(catalog, lake.settings, redis, vehicle)[0] == []
     rows = {table.name: read(catalog, table) for table in (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)}
     assert sorted((row["client_id"], row["seq"]) for row in rows["ecq_index"]) == [(GONE, seq_at(NOW_MS + 1)), (STAYS, seq_at(2))]
     assert sorted(row["seq"] for row in rows["ecq_payload"]) == [seq_at(2), seq_at(NOW_MS + 1)]

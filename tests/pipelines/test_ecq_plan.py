@@ -16,7 +16,7 @@ from manifold.queues import BlockingBatch, Policy
 from manifold.queues.verbs.ecq import Append
 from manifold.settings import Settings
 from pipelines.maintenance.ecq_garbage import _expirer
-from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, Cut, past_retention
+from pipelines.maintenance.ecq_plan import EXPIRING, OVERDUE, KeptFrom, past_retention
 from pipelines.populate.ecq_fold import MESSAGE, UNITED
 from tests.support.servers import Server
 
@@ -33,8 +33,8 @@ def state(seq: int, epoch: int, kind: StateKind) -> dict[str, object]:
     return {"client_id": "c", "seq": seq, "at": AT, "epoch": epoch, "kind": kind.value}
 
 
-def planned(rows: list[dict[str, object]], cut: Cut) -> dict[str, set[int]]:
-    table = pa.concat_tables(list(past_retention(pa.Table.from_pylist(rows, schema=UNITED), cut=cut)))
+def planned(rows: list[dict[str, object]], kept_from: KeptFrom) -> dict[str, set[int]]:
+    table = pa.concat_tables(list(past_retention(pa.Table.from_pylist(rows, schema=UNITED), kept_from=kept_from)))
     found: dict[str, set[int]] = {OVERDUE: set(), EXPIRING: set()}
     for row in table.to_pylist():
         assert row["seq"] not in found[OVERDUE] | found[EXPIRING], "each is named once"
@@ -68,14 +68,14 @@ def test_only_messages_past_their_retention_are_removed(
     ended = {seq for seq in queue.acknowledged if seq < acknowledged}
     ended |= {seq for seq in (set(messages) - live) | queue.expired if seq < max(acknowledged, pending)}
 
-    found = planned(rows, Cut(acknowledged, pending))
+    found = planned(rows, KeptFrom(acknowledged, pending))
 
     assert found == {OVERDUE: ended, EXPIRING: {seq for seq in waiting if seq < pending}}
 
 
 def test_an_expiry_carries_the_epoch_of_its_queue() -> None:
     rows = [message(3, "a"), state(2, 100, StateKind.REWOUND)]
-    (_, changes) = past_retention(pa.Table.from_pylist(rows, schema=UNITED), cut=Cut(0, 9))
+    (_, changes) = past_retention(pa.Table.from_pylist(rows, schema=UNITED), kept_from=KeptFrom(0, 9))
     assert [(row["what"], row["seq"], row["epoch"]) for row in changes.to_pylist()] == [(EXPIRING, 3, 100)]
 
 

@@ -30,15 +30,15 @@ from manifold.contracts.topics import TRIGGER
 from manifold.lake.catalog import open_catalog
 from manifold.queues import Loader, Policy
 from manifold.settings import Settings
-from pipelines.erasure.files import Found, search
-from pipelines.erasure.names import Named
-from pipelines.erasure.queues import prove_queues
+from pipelines.erasure.files import Found, find_in_file
+from pipelines.erasure.names import ErasedVehicle
+from pipelines.erasure.queues import find_in_redis
 from pipelines.erasure.run import Erased, erase, search_all
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import committed_runs
 from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_files import expire_snapshots
-from pipelines.maintenance.restore import empty
+from pipelines.maintenance.restore import empty_tables
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -265,7 +265,7 @@ def test_compaction_rollback_and_restore_revive_nothing(known: Lake) -> None:
     ingest(catalog, settings, run_id="after", now=at(70_000))
     rollback(catalog, settings, run_id="after", now=NOW)
     assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(6))]
-    empty(catalog, NOW)
+    empty_tables(catalog, NOW)
     ingest(catalog, settings, run_id="again", now=at(80_000))
     assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 50)]
     assert named_in(settings.home, GONE) == []
@@ -314,7 +314,7 @@ def test_the_search_finds_triggers_in_redis_that_name_it(redis: Redis, known: La
     Loader(redis, Policy.of(known.settings)).store_triggers(
         {seq_at(ms): EntryTrigger("t", f"for_{GONE}_{ms}") for ms in (1, 2, 90_000)}
     )
-    assert prove_queues(redis, Named(GONE, seq_at(60_000))) == [Found("t:*", "triggers", 2)]
+    assert find_in_redis(redis, ErasedVehicle(GONE, seq_at(60_000))) == [Found("t:*", "triggers", 2)]
 
 
 def put_back(redis: Redis, seq: int) -> None:
@@ -372,7 +372,7 @@ def test_entries_waiting_for_newer_data_under_its_name_keep_waiting(known: Lake,
 def test_short_names_are_searched_in_data_ids_and_not_in_queue_payloads(redis: Redis) -> None:
     redis.mset({keys.data("d1"): b"\x00V1\x00", keys.data("V1.map"): b"one", keys.data("for:V1"): b"two"})
     redis.zadd(keys.PARKED, {"V1.map": 1, "for:V1": 1})
-    assert prove_queues(redis, Named("V1", seq_at(1))) == [Found(keys.PARKED, "data ids"), Found("d:*", "payloads")]
+    assert find_in_redis(redis, ErasedVehicle("V1", seq_at(1))) == [Found(keys.PARKED, "data ids"), Found("d:*", "payloads")]
 
 
 def test_recorder_journals_are_erased_and_an_unreachable_recorder_stops_it(place_of: Lake) -> None:
@@ -428,7 +428,7 @@ def test_a_name_is_a_word_and_short_ones_are_not_searched_in_foreign_bytes(place
     catalog = open_catalog(place_of.settings)
     ingest(catalog, place_of.settings, run_id="run", now=at(0))
     with Redis(port=place_of.settings.redis_port) as redis:
-        found, _ = search_all(catalog, place_of.settings, redis, Named("V1", seq_at(60_000)))
+        found, _ = search_all(catalog, place_of.settings, redis, ErasedVehicle("V1", seq_at(60_000)))
     kinds = {Path(one.where).suffix for one in found}
     assert kinds == {".parquet", ".avro"}, "bounds in manifests contain such short names whole"
 
@@ -450,7 +450,7 @@ def test_avro_sync_markers_and_packed_bytes_name_nobody(tmp_path: Path, packed: 
         return file
 
     def places(file: Path) -> list[str]:
-        return [one.what for one in search(fs.LocalFileSystem(), str(file), Named("V1", seq_at(60_000)))]
+        return [one.what for one in find_in_file(fs.LocalFileSystem(), str(file), ErasedVehicle("V1", seq_at(60_000)))]
 
     assert places(avro(b"V10 and V2")) == []
     assert places(avro(b"V10 and V1")) == ["bytes"]

@@ -23,10 +23,10 @@ from pipelines.ingest.branches import Overtaken, open_run
 from pipelines.ingest.publish import finish_committed_runs, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.maintenance import garbage_run
-from pipelines.maintenance.garbage import UNASKED, collect_garbage
-from pipelines.maintenance.garbage_days import days_over
+from pipelines.maintenance.garbage import RECORDER_NOT_FLUSHED, collect_garbage
+from pipelines.maintenance.garbage_days import remembered_closed_days
 from pipelines.maintenance.garbage_files import expire_snapshots
-from pipelines.maintenance.garbage_rows import Rows
+from pipelines.maintenance.garbage_rows import GarbageRows
 from pipelines.maintenance.garbage_run import Removal
 from tests.pipelines.conftest import Kept, SparkLake, kept
 from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
@@ -50,7 +50,7 @@ def with_servers(lake: SparkLake, redis_server: Server) -> SparkLake:
 
 def collect(spark_lake: SparkLake, **more: Any) -> tuple[Removal, Removal]:
     """The row-changing part of garbage collection."""
-    return garbage_run.collect(spark_lake.run("gc", NOW_MS), cut=at(NOW_MS - 30 * DAY_MS), **more)
+    return garbage_run.collect(spark_lake.run("gc", NOW_MS), cutoff=at(NOW_MS - 30 * DAY_MS), **more)
 
 
 def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome: str | None = None) -> None:
@@ -91,7 +91,7 @@ def history(made: Kept, redis_server: Server) -> SparkLake:
 
 def test_expired_rows_go_and_data_of_younger_entries_stays(history: SparkLake, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
-    would = garbage_run.discover(history.run("gc", NOW_MS), cut=at(NOW_MS - 30 * DAY_MS))
+    would = garbage_run.discover(history.run("gc", NOW_MS), cutoff=at(NOW_MS - 30 * DAY_MS))
     assert would == (Removal(1, [f"V1 {seq_at(4)}"]), Removal(2, ["done", "old"], 7))
     assert len(history.rows(DATA)) == 4
     assert redis.zcard(keys.pending("V1")) == 1
@@ -175,7 +175,7 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
 
     done = collect_garbage(home.spark, home.catalog, home.settings, run_id="gc", now=at(NOW_MS))
     assert done.expired.sample == [f"V1 {seq_at(4)}"]
-    assert done.data == Removal(kept_because=UNASKED)  # no recorder responds here
+    assert done.data == Removal(kept_because=RECORDER_NOT_FLUSHED)  # no recorder responds here
     assert (done.quarantine.count, home.rows(QUARANTINE)) == (1, [])
     assert done.orphans[IDS.name].sample == [f"file:{orphan}"]
     assert not orphan.exists()
@@ -196,7 +196,7 @@ def test_the_whole_job_ingests_recorded_segments_and_removes_unneeded_data(home:
 def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> None:
     """Spark and the functions under the property test decide alike on a random history, now and after its continuation.
 
-    Some outcomes have no entry; some entries and outcomes arrive after a collection remembered which days are settled.
+    Some outcomes have no entry; some entries and outcomes arrive after a collection remembered which days are closed.
     """
     chance = random.Random(5)
     ensure_tables(home.catalog)
@@ -215,24 +215,24 @@ def test_the_decision_on_the_lake_matches_the_pure_function(home: SparkLake) -> 
         home.append(IDS, [row_of(entry) for entry in new])
         home.append(OUTCOMES, [outcome_of(entry) for entry in late + strays])
         attempt = Attempt.on_main(home.run("gc", NOW_MS))
-        rows = Rows(attempt, cut=cut)
+        rows = GarbageRows(attempt, cutoff=cut)
         expiring = overdue(entries, ended, cut=cut)
         found_overdue = rows.overdue().persist()
         assert {(r["vin"], r["seq"]) for r in found_overdue.collect()} == {e.key for e in expiring}
         ended_later = ended | {e.key for e in expiring}
-        found = {r["data_id"] for r in rows.unneeded(attempt.main(OUTCOMES), and_overdue=True).collect()}
+        found = {r["data_id"] for r in rows.unneeded(attempt.main(OUTCOMES), overdue_are_ended=True).collect()}
         assert found == unneeded_data(last_seen, entries, ended_later, cut=cut)
         found = {r["data_id"] for r in rows.unneeded(attempt.main(OUTCOMES)).collect()}
         assert found == unneeded_data(last_seen, entries, ended, cut=cut)
         assert found < set(last_seen)
-        assert rows.remember(found_overdue) == len({e.accepted_at.date() for e in expiring})
-    known = days_over(home.catalog, attempt.base)
+        assert rows.remember_closed_days(found_overdue) == len({e.accepted_at.date() for e in expiring})
+    known = remembered_closed_days(home.catalog, attempt.base)
     assert known
     assert not known.keys() & {e.accepted_at.date() for e in expiring}
 
 
 def chances(chance: random.Random, count: int) -> list[int]:
-    """Milliseconds from few days, so that some days are settled and others are not."""
+    """Milliseconds from few days, so that some days are closed and others are not."""
     return [chance.randrange(20) * 2 * DAY_MS + chance.randrange(DAY_MS // 2) for _ in range(count)]
 
 
@@ -244,7 +244,7 @@ def outcome_of(e: Entry) -> dict[str, Any]:
     return {"vin": e.vin, "seq": e.seq, "outcome": "delivered", "accepted_at": e.accepted_at, "ended_at": e.accepted_at}
 
 
-def test_the_cache_of_settled_days_survives_ingest_and_compaction(history: SparkLake, redis: Redis) -> None:
+def test_the_cache_of_closed_days_survives_ingest_and_compaction(history: SparkLake, redis: Redis) -> None:
     collect(history)
     collect(history)
     history.write(Stream.TRIGGER, [trigger(39 * DAY_MS, ["V4"], "fresh")])
@@ -255,15 +255,15 @@ def test_the_cache_of_settled_days_survives_ingest_and_compaction(history: Spark
         options = "options => map('rewrite-all', 'true')"
         history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
     base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
-    assert days_over(history.catalog, base) == {at(4).date(): 2}
+    assert remembered_closed_days(history.catalog, base) == {at(4).date(): 2}
 
 
 def test_a_collection_reads_its_own_snapshots_despite_newer_commits(history: SparkLake, redis: Redis) -> None:
     attempt = Attempt.on_main(history.run("gc", NOW_MS))
-    rows = Rows(attempt, cut=at(NOW_MS - 30 * DAY_MS))
+    rows = GarbageRows(attempt, cutoff=at(NOW_MS - 30 * DAY_MS))
     history.append(OUTCOMES, [outcome_of(Entry("V1", seq_at(4), "old", at(4)))])
     add_entry(history, 7, "V4", "old")
     found = rows.overdue()
     assert [row["vin"] for row in found.collect()] == ["V1"]
-    assert rows.remember(found) == 1
-    assert days_over(history.catalog, attempt.base) == {}
+    assert rows.remember_closed_days(found) == 1
+    assert remembered_closed_days(history.catalog, attempt.base) == {}

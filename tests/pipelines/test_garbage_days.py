@@ -1,4 +1,4 @@
-"""Settled days stay cached while a table only grows, and are forgotten when rows are removed."""
+"""Closed days stay cached while a table only grows, and are forgotten when rows are removed."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +15,14 @@ from pipelines.ingest.delete_rows import remove_days, remove_rows
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots
 from pipelines.ingest.restore_snapshot import replace_content
-from pipelines.maintenance.garbage_days import DAYS_OVER, MAX_REMEMBERED, DaysOver, carry_over, days_over, remember_days
+from pipelines.maintenance.garbage_days import (
+    CLOSED_DAYS,
+    MAX_REMEMBERED,
+    ClosedDays,
+    carry_over_closed_days,
+    remember_closed_days,
+    remembered_closed_days,
+)
 from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, seq_at
@@ -39,20 +46,20 @@ def base_of(catalog: Catalog) -> dict[str, int]:
 
 @pytest.fixture
 def catalog(lake: Lake) -> Catalog:
-    """One entry on each of two days, both ended and cached as settled."""
+    """One entry on each of two days, both ended and cached as closed."""
     lake.renew()
     catalog = open_catalog(lake.settings)
     for ms in (0, DAY_MS):
         put(catalog, IDS, "V1", ms)
         put(catalog, OUTCOMES, "V1", ms)
-    remember_days(catalog, base_of(catalog), OVER)
+    remember_closed_days(catalog, base_of(catalog), OVER)
     return catalog
 
 
-def test_settled_days_stay_cached_while_rows_are_only_added(catalog: Catalog) -> None:
+def test_closed_days_stay_cached_while_rows_are_only_added(catalog: Catalog) -> None:
     put(catalog, IDS, "V2", 2 * DAY_MS)
     put(catalog, OUTCOMES, "V9", 1)
-    assert days_over(catalog, base_of(catalog)) == OVER
+    assert remembered_closed_days(catalog, base_of(catalog)) == OVER
 
 
 def named(*columns: str) -> pa.Table:
@@ -72,28 +79,28 @@ LOSSES: dict[str, Callable[[Catalog, Table], object]] = {
 def test_removed_rows_invalidate_the_cache_even_if_others_replace_them(catalog: Catalog, loss: str, table: Table) -> None:
     LOSSES[loss](catalog, table)
     put(catalog, table, "V2", 0)
-    assert days_over(catalog, base_of(catalog)) == {}
+    assert remembered_closed_days(catalog, base_of(catalog)) == {}
 
 
 def test_a_rollback_invalidates_the_cache(catalog: Catalog) -> None:
     before = catalog.load_table(OUTCOMES.identifier).current_snapshot()
     put(catalog, OUTCOMES, "V2", 5)
     replace_content(catalog, OUTCOMES, before, "main", {})
-    assert days_over(catalog, base_of(catalog)) == {}
+    assert remembered_closed_days(catalog, base_of(catalog)) == {}
 
 
 def test_findings_of_newer_snapshots_do_not_apply_to_older_ones(catalog: Catalog) -> None:
     older = base_of(catalog)
     put(catalog, OUTCOMES, "V1", 7)
-    remember_days(catalog, base_of(catalog), OVER)
-    assert days_over(catalog, older) == {}
+    remember_closed_days(catalog, base_of(catalog), OVER)
+    assert remembered_closed_days(catalog, older) == {}
 
 
 def test_only_removed_days_are_forgotten(catalog: Catalog) -> None:
     for table in (IDS, OUTCOMES):
         remove_days(catalog, table, [FIRST], "main", {})
     put(catalog, IDS, "V2", 0)  # as many as before, with one open
-    assert days_over(catalog, base_of(catalog)) == {SECOND: 1}
+    assert remembered_closed_days(catalog, base_of(catalog)) == {SECOND: 1}
 
 
 def test_the_cache_is_carried_over_expired_snapshots(catalog: Catalog, lake: Lake) -> None:
@@ -104,13 +111,13 @@ def test_the_cache_is_carried_over_expired_snapshots(catalog: Catalog, lake: Lak
     gone = expire_by_count(catalog, few, now=datetime.now(UTC) + 2 * READ_GRACE)
     assert gone[IDS.name]
     assert gone[OUTCOMES.name]
-    assert days_over(catalog, base_of(catalog)) == OVER
+    assert remembered_closed_days(catalog, base_of(catalog)) == OVER
 
 
 def test_an_invalid_cache_is_not_carried_over(catalog: Catalog) -> None:
     LOSSES["a repair"](catalog, OUTCOMES)
-    carry_over(catalog)
-    assert days_over(catalog, base_of(catalog)) == {}
+    carry_over_closed_days(catalog)
+    assert remembered_closed_days(catalog, base_of(catalog)) == {}
 
 
 @pytest.mark.parametrize(
@@ -130,21 +137,21 @@ def test_an_invalid_cache_is_not_carried_over(catalog: Catalog) -> None:
 )
 def test_an_unreadable_cache_is_discarded(catalog: Catalog, text: str) -> None:
     with catalog.load_table(IDS.identifier).transaction() as change:
-        change.set_properties({DAYS_OVER: text})
-    assert days_over(catalog, base_of(catalog)) == {}
-    carry_over(catalog)
+        change.set_properties({CLOSED_DAYS: text})
+    assert remembered_closed_days(catalog, base_of(catalog)) == {}
+    carry_over_closed_days(catalog)
 
 
 @given(st.dictionaries(st.dates(date(1970, 1, 1), date(2100, 1, 1)), st.integers(1, 10**9)))
 def test_the_cache_is_read_back_as_written(entries: dict[date, int]) -> None:
-    over = DaysOver(1, 2**62, entries)
-    assert DaysOver.from_text(over.to_text()) == over
+    over = ClosedDays(1, 2**62, entries)
+    assert ClosedDays.from_text(over.to_text()) == over
 
 
 def test_ten_years_of_days_take_a_few_kilobytes_and_more_are_truncated() -> None:
     decade = {FIRST - timedelta(days=n): 1_000_000 + n for n in range(3650)}
-    assert len(DaysOver(1, 2, decade).to_text()) < 30_000
+    assert len(ClosedDays(1, 2, decade).to_text()) < 30_000
     ages = {date(1970, 1, 1) + timedelta(days=n): 1 for n in range(MAX_REMEMBERED + 5)}
-    kept = DaysOver.from_text(DaysOver(1, 2, ages).to_text())
+    kept = ClosedDays.from_text(ClosedDays(1, 2, ages).to_text())
     assert kept is not None
     assert sorted(kept.entries) == sorted(ages)[5:]

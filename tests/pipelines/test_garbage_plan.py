@@ -115,7 +115,7 @@ def test_entries_expire_once_and_only_past_the_cut_off() -> None:
     assert overdue(entries, {("V2", 1)}, cut=cut) == [entries[0]]
 
 
-def test_old_days_are_read_unless_settled_with_the_same_number_of_entries() -> None:
+def test_old_days_are_read_unless_closed_with_the_same_number_of_entries() -> None:
     first, second, third = (date(2026, 1, day) for day in (1, 2, 3))
     assert days_to_read({first: 3, second: 4, third: 1}, {first: 3, second: 3}, before=third) == [second]
     assert days_to_read({first: 1, second: 1}, {}, before=third) == [first, second]
@@ -123,14 +123,14 @@ def test_old_days_are_read_unless_settled_with_the_same_number_of_entries() -> N
 
 @dataclass(slots=True)
 class Days:
-    """Entries and outcomes by day, some outcomes without an entry, and the settled days that a collection remembers."""
+    """Entries and outcomes by day, some outcomes without an entry, and the closed days that a collection remembers."""
 
     entries: list[Entry] = field(default_factory=list)
     ended: set[tuple[str, int]] = field(default_factory=set)
     over: dict[date, int] = field(default_factory=dict)
 
     def collect(self) -> list[Entry]:
-        """The overdue entries found in unsettled days; then remember the settled ones."""
+        """The overdue entries found in days that are not closed; then remember the closed ones."""
         counts = Counter(entry.accepted_at.date() for entry in self.entries)
         days = days_to_read(counts, self.over, before=NOON.date())
         found = overdue([e for e in self.entries if e.accepted_at.date() in days], self.ended, cut=NOON)
@@ -168,20 +168,20 @@ def line(*days: int) -> list[Version]:
 
 def test_a_snapshot_stays_as_long_as_a_reader_may_use_it() -> None:
     versions = line(0, 5, 9, 10)
-    gone = old_versions(versions, [4], 4, keep=[], cut=NOON + timedelta(days=8))
+    gone = old_versions(versions, [4], 4, keep=[], cutoff=NOON + timedelta(days=8))
     assert gone == {1}  # the second was the newest until day nine
 
 
 def test_snapshots_of_main_stay_back_to_the_newest_run() -> None:
-    assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[2], cut=NOON + timedelta(days=99)) == {1}
-    assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[], cut=NOON + timedelta(days=99)) == {1, 2, 3}
+    assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[2], cutoff=NOON + timedelta(days=99)) == {1}
+    assert old_versions(line(0, 1, 2, 3), [4], 4, keep=[], cutoff=NOON + timedelta(days=99)) == {1, 2, 3}
 
 
 def test_an_open_run_keeps_its_branch_and_its_base() -> None:
     branch = Version(9, 1, NOON + timedelta(days=1))
     forgotten = [Version(7, 1, NOON + timedelta(days=2)), Version(8, 1, NOON + timedelta(days=98))]
     versions = [*line(0, 1, 2, 3), branch, *forgotten]
-    assert old_versions(versions, [4, 9], 4, keep=[], cut=NOON + timedelta(days=97)) == {2, 3, 7}
+    assert old_versions(versions, [4, 9], 4, keep=[], cutoff=NOON + timedelta(days=97)) == {2, 3, 7}
 
 
 def test_a_segment_is_removed_once_old_and_ingested_except_the_newest_per_recorder() -> None:
@@ -189,5 +189,5 @@ def test_a_segment_is_removed_once_old_and_ingested_except_the_newest_per_record
         return ArchivedSegment(name, "trigger", node, NOON - timedelta(days=days_ago))
 
     segments = [segment("old", 9), segment("unknown", 9), segment("fresh", 1), segment("last", 9, node="1")]
-    gone = old_segments(segments, {"old", "fresh", "last"}, cut=NOON - timedelta(days=5))
+    gone = old_segments(segments, {"old", "fresh", "last"}, cutoff=NOON - timedelta(days=5))
     assert [s.path for s in gone] == ["old"]

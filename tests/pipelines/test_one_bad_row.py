@@ -18,7 +18,7 @@ from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import backlog, run_all
-from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
+from pipelines.maintenance.garbage import INGEST_BLOCKED, collect_garbage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, seq_at, trigger
 from tests.support.hook import hook
@@ -96,4 +96,4 @@ def test_a_widely_broken_rule_holds_a_run_back_and_a_rebuild_fills_from_main(
     assert [message["what"] for message in told] == ["held back"]
 
     collected = collect_garbage(spark_lake.spark, spark_lake.catalog, spark_lake.settings, run_id="gc", now=now)
-    assert collected.data.kept_because == collected.expired.kept_because == HELD_BACK
+    assert collected.data.kept_because == collected.expired.kept_because == INGEST_BLOCKED

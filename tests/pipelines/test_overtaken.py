@@ -17,8 +17,8 @@ from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import ACTIONS, IDS, INSTANT, QUALITY, RUN_TABLES, SEGMENTS
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import MAIN, append_nothing, append_rows
-from pipelines.erasure.files import expire
-from pipelines.erasure.names import Named
+from pipelines.erasure.files import expire_snapshots
+from pipelines.erasure.names import ErasedVehicle
 from pipelines.erasure.search import erase_texts
 from pipelines.ingest import backlog
 from pipelines.ingest.audit import append_audit_result
@@ -224,7 +224,7 @@ def test_an_erasure_drops_branches_that_no_open_run_owns(one_run: Lake) -> None:
     about_to_count(one_run, "open", 3)
     published = catalog.load_table(SEGMENTS.identifier).metadata.current_snapshot_id
     assert published is not None
-    expire(catalog, published, datetime.now(UTC))
+    expire_snapshots(catalog, published, datetime.now(UTC))
     assert {name for _, name in branches(one_run)} == {"run_open"}
 
 
@@ -255,8 +255,8 @@ def test_a_text_is_emptied_although_rows_are_appended_meanwhile(one_run: Lake) -
     """Each run appends its audit result to a table in which an erasure empties texts."""
     catalog = open_catalog(one_run.settings)
     append_rows(catalog, ACTIONS, note_about(VIN), {})
-    named = Named(VIN, seq_at(9), lambda _, sealed: sealed)
-    erasing = one_run.player(lambda catalog: erase_texts(catalog, ACTIONS, "note", named), fine=True)
+    vehicle = ErasedVehicle(VIN, seq_at(9), lambda _, sealed: sealed)
+    erasing = one_run.player(lambda catalog: erase_texts(catalog, ACTIONS, "note", vehicle), fine=True)
     erasing.go(until=f"commit {ACTIONS.identifier}")
     append_rows(catalog, ACTIONS, note_about("another"), {})
     erasing.go()

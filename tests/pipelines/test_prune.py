@@ -16,7 +16,7 @@ from pipelines.ingest.ledger import pruned_before
 from pipelines.maintenance.check import disagreements
 from pipelines.maintenance.garbage_files import drop_segments
 from pipelines.maintenance.garbage_ledger import prune_ledger
-from pipelines.maintenance.restore import _require_all
+from pipelines.maintenance.restore import _require_complete_archive
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, data, trigger
 from tests.pipelines.plain import ingest, read
@@ -118,7 +118,7 @@ def test_a_restore_warns_that_pruned_history_would_be_lost(lake: Lake, paths: li
     file(lake, paths[0]).unlink()
     prune(lake)
     with pytest.raises(Permanent, match="the lake has what began before 2026-03-06, and the archive does not keep it"):
-        _require_all(open_catalog(lake.settings), lake.settings, readable=True)
+        _require_complete_archive(open_catalog(lake.settings), lake.settings, is_ledger_readable=True)
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["paused", "killed"])

@@ -139,7 +139,7 @@ def test_a_compaction_that_an_ingest_overtakes_is_done_again(seen: SparkLake, mo
         overwrite(*given)
 
     monkeypatch.setattr(Attempt, "overwrite", overtaken)
-    assert sightings_compact.fold_sightings(seen.spark, seen.catalog, settings_of(seen), now=at(60)) == 3
+    assert sightings_compact.merge_sightings(seen.spark, seen.catalog, settings_of(seen), now=at(60)) == 3
     assert len(times) == 2
     assert seen.rows(META, "data_id", "times_seen") == [("d1", 5), ("d2", 1)]
     refs = {name for table in (META, SEGMENTS) for name in seen.catalog.load_table(table.identifier).refs()}

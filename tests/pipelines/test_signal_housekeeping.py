@@ -21,7 +21,7 @@ from pipelines.maintenance.check import check
 from pipelines.maintenance.compact import compact
 from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.maintenance.repair import forget
-from pipelines.maintenance.restore import empty
+from pipelines.maintenance.restore import empty_tables
 from pipelines.maintenance.snapshots import expire_by_count
 from pipelines.signals import process
 from pipelines.signals.process import process_again
@@ -85,7 +85,7 @@ def test_days_past_their_retention_are_removed_and_not_missed(spark_lake: SparkL
 
 def test_the_lake_can_be_restored_and_its_history_expired(spark_lake: SparkLake) -> None:
     before = {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)}
-    empty(spark_lake.catalog, at(60_000))
+    empty_tables(spark_lake.catalog, at(60_000))
     assert all(spark_lake.rows(table) == [] for table in SIGNAL_TABLES)
     spark_lake.ingest("again")
     assert {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)} == before

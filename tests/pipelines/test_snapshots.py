@@ -11,7 +11,7 @@ from manifold.contracts.tables import IDS, SEGMENTS, Table
 from manifold.lake.catalog import open_catalog
 from manifold.lake.commits import MAIN
 from pipelines.maintenance.ledger_pack import pack_ledger
-from pipelines.maintenance.snapshots import READ_GRACE, cut_of, expire_by_count
+from pipelines.maintenance.snapshots import READ_GRACE, expire_by_count, snapshot_cutoff
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import ingest, read
@@ -56,7 +56,7 @@ def test_snapshots_that_readers_may_use_stay_in_any_number(streamed: Lake) -> No
     assert not any(expire_by_count(catalog, streamed.settings, now=datetime.now(UTC)).values())
     segments = catalog.load_table(SEGMENTS.identifier)
     few = streamed.settings.model_copy(update={"snapshot_max": 1000})
-    assert cut_of(segments, few, at(0)) == at(0) - timedelta(days=few.snapshot_retention_days)
+    assert snapshot_cutoff(segments, few, at(0)) == at(0) - timedelta(days=few.snapshot_retention_days)
 
 
 def test_an_open_run_is_published_after_snapshots_expired(streamed: Lake) -> None:

@@ -36,7 +36,7 @@ def test_a_key_returned_twice_by_scan_counts_once(redis: Redis) -> None:
 def test_each_key_is_new_once_in_any_order(numbers: list[int], size: int) -> None:
     seen, told, known = SeenKeys(), list[bool](), set[int]()
     for start in range(0, len(numbers), size):
-        told += seen.note(np.array(numbers[start : start + size], np.uint64)).tolist()
+        told += seen.add(np.array(numbers[start : start + size], np.uint64)).tolist()
     expected = []
     for number in numbers:
         expected.append(number not in known)
