@@ -22,6 +22,7 @@ from pipelines.spark.conf import EXTENSIONS, ICEBERG_EXTENSIONS, jars_for
 # that was restarted has lost the session.
 RETRY_POLICY: dict[str, Any] = {"max_retries": 8, "initial_backoff": 50, "backoff_multiplier": 4.0, "max_backoff": 4000}
 CONNECT = "sc://"  # beginning of the address of a Spark Connect server
+LOST_SESSION = "INVALID_HANDLE.SESSION"  # in the error condition if the server has closed the session, or never had it
 MISSING_JAR_ERRORS = ("Cannot find catalog plugin class", "CATALOG_NOT_FOUND", "No suitable driver")
 AIRFLOW = "AIRFLOW_CTX_"  # prefix of the environment variables in which Airflow passes the ids of the task
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the name of the environment variable from which PySpark reads the token
@@ -120,7 +121,8 @@ def _end_session(address: str, session_id: str) -> None:
     try:
         spark.interruptAll()
     except PySparkException as exc:
-        _raise_if_server_failed(exc, address)
+        if LOST_SESSION not in (exc.getCondition() or ""):  # a try that ended in order has closed its session
+            _raise_if_server_failed(exc, address)
     finally:
         spark.stop()
 
@@ -178,7 +180,7 @@ def _raise_if_server_failed(exc: PySparkException, address: str) -> None:
             raise Retryable(f"{server} does not answer: see that it runs") from exc
         case "UNAUTHENTICATED":
             raise Permanent(f"{server} refuses the token: set the connection's password, or {TOKEN}") from exc
-    if "INVALID_HANDLE.SESSION" in (exc.getCondition() or ""):
+    if LOST_SESSION in (exc.getCondition() or ""):
         raise Retryable(f"{server} has lost the session: it was restarted, or another try of this task has begun") from exc
 
 

@@ -150,6 +150,9 @@ def test_the_next_attempt_ends_the_query_of_a_killed_one_and_sigterm_its_own(ser
         assert running.wait(BOUND_S) == 128 + signal.SIGTERM, log.read_text()
     wait_until(lambda: not server.jobs(), what="the end of the job")
 
+    with client("nothing", log, FIRST | {"AIRFLOW_CTX_TRY_NUMBER": "3"}, **given) as running:
+        assert running.wait(BOUND_S) == 0, log.read_text()  # though the sessions of both earlier tries are closed
+
 
 @pytest.mark.slow
 def test_a_server_crash_is_reported_within_a_minute(server: ConnectServer, tmp_path: Path) -> None:
