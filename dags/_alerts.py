@@ -36,11 +36,11 @@ class RunQueued(BaseDeadlineReference):
         return queued_at
 
 
-def late(after: timedelta) -> DeadlineAlert:
-    """A deadline for runs of a DAG: Airflow calls `tell_late` if a run has not ended `after` this time since it was queued."""
+def deadline_after(duration: timedelta) -> DeadlineAlert:
+    """A deadline for runs of a DAG: Airflow calls `tell_late` if a run has not ended within this duration since it was queued."""
     return DeadlineAlert(
         reference=RunQueued(),
-        interval=after,
+        interval=duration,
         callback=SyncCallback("dags._alerts.tell_late"),
         name="late",
     )
@@ -54,11 +54,12 @@ def tell_late(context: Mapping[str, Any]) -> None:
 
 def tell_failed(context: Mapping[str, Any]) -> None:
     """Post an alert for a failed run. Airflow calls this when a run has failed, that is, after its tasks' last retries."""
-    task = context.get("task")
+    task = context.get("task")  # Airflow may name none
     _post_alert("failed", context["dag"].dag_id, context["run_id"], [task.task_id] if task else [])
 
 
 def _post_alert(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
+    """Post an alert about a run; `what` is `failed` or `late`, and `tasks` has the ids of the tasks that failed."""
     from manifold.runtime.alert import alert  # imported here: Airflow parses DAG files repeatedly, and parsing needs no HTTP
 
     airflow_url = conf.get("api", "base_url", fallback="")

@@ -110,6 +110,7 @@ def spark_connect(connection: Connection) -> dict[str, str]:
     return variables
 
 
+# For each connection id, the function that reads its settings, named without `MANIFOLD_`.
 CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
     "manifold_catalog": catalog,
     "manifold_store": store,
@@ -119,27 +120,27 @@ CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
 }
 
 
-def settings_of(find: Callable[[str], Connection | None]) -> dict[str, str]:
+def variables_from_connections(find: Callable[[str], Connection | None]) -> dict[str, str]:
     """The environment variables for the settings in all existing connections, without settings whose value is empty.
 
-    `find` returns the connection of a name, or None if there is none.
+    `find` returns the connection of an id, or None if there is none.
     """
     variables: dict[str, str] = {}
-    for name, read_settings in CONNECTIONS.items():
-        connection = find(name)
+    for connection_id, read_settings in CONNECTIONS.items():
+        connection = find(connection_id)
         if connection is not None:
             settings = read_settings(connection)
             variables |= {f"{PREFIX}{setting}": value for setting, value in settings.items() if value}
     return variables
 
 
-def write_file(variables: Mapping[str, str], folder: Path) -> Path:
+def write_settings_file(variables: Mapping[str, str], folder: Path) -> Path:
     """Write these environment variables to a settings file in `folder`, which only this user may read; return its path.
 
     The file has the name that a job looks for in its working directory.
     """
     file = folder / DEFAULT_FILE
-    file.touch(mode=0o600)
+    file.touch(mode=0o600)  # before anything is written, because the values may be secret
     lines = [f"{name.removeprefix(PREFIX).lower()} = {json.dumps(value)}\n" for name, value in variables.items()]
     file.write_text("".join(lines))
     return file
@@ -151,7 +152,7 @@ def _http_url(connection: Connection, host: str | None = None) -> str:
     if "://" in address:
         return address.rstrip("/")
     default_scheme = connection.conn_type if connection.conn_type in HTTP else "http"
-    scheme = connection.schema or default_scheme
+    scheme = connection.schema or default_scheme  # in Airflow's HTTP connections, the field `schema` has the scheme
     return f"{scheme}://{address}{_port_suffix(connection)}"
 
 

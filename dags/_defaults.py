@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
-from dags._alerts import late, tell_failed
+from dags._alerts import deadline_after, tell_failed
 from dags._jobs import PIPELINES, BranchingOperator, QualityReport, SparkJob, SubprocessOperator
 from manifold.contracts import assets
 from manifold.settings import load_settings
@@ -34,7 +34,7 @@ DAG_DEFAULTS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": TASK_DEFAULTS,
     "on_failure_callback": tell_failed,
-    "deadline": late(timedelta(seconds=load_settings().alert_after_seconds)),
+    "deadline": deadline_after(timedelta(seconds=load_settings().alert_after_seconds)),
 }
 PUBLISHED = [Asset(table, assets.table_uri(table)) for table in assets.PUBLISHED]
 QUALITY_RESULTS = Asset(assets.QUALITY_RESULTS, assets.table_uri(assets.QUALITY_RESULTS))
@@ -45,14 +45,16 @@ RUN = ("--run-id", "{{ run_id }}")
 DRIVER_OPTIONS = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }}"
 
 
-def by_cron(cron: str, also: Asset | None = None) -> dict[str, Any]:
-    """The arguments that schedule a DAG at each tick of `cron`, and after each update of the asset `also`.
+def by_cron(cron: str, also_after: Asset | None = None) -> dict[str, Any]:
+    """The arguments that schedule a DAG at each tick of `cron`, and after each update of the asset `also_after`.
 
-    If `cron` is empty, the DAG has no schedule and runs only when somebody triggers it.
+    If `cron` is empty, the DAG has no schedule at all, and runs only when somebody triggers it.
     """
-    schedule: CronTriggerTimetable | AssetOrTimeSchedule | None = CronTriggerTimetable(cron, timezone="UTC") if cron else None
-    if schedule and also:
-        schedule = AssetOrTimeSchedule(timetable=schedule, assets=also)
+    schedule: CronTriggerTimetable | AssetOrTimeSchedule | None = None
+    if cron:
+        schedule = CronTriggerTimetable(cron, timezone="UTC")
+        if also_after is not None:
+            schedule = AssetOrTimeSchedule(timetable=schedule, assets=also_after)
     # No start date: with one, Airflow would run the DAG for the last missed tick as soon as Airflow itself starts.
     return {"schedule": schedule, "start_date": None}
 
@@ -88,8 +90,10 @@ def ingest_jobs(*selection: str) -> None:
     Every DAG that ingests the archive has the same tasks, but selects other segments: `selection` has the command-line arguments
     of the jobs that select segments, such as --from and --to.
     """
-    flush, dry_run = "{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}"
+    flush = "{{ '' if params['flush'] else '--no-flush' }}"
+    dry_run = "{{ '--dry-run' if params['dry_run'] else '' }}"
     discover = branching_job("discover", *selection, flush, dry_run)
+    # Only `discover` asks the recorder to close its open segments: once is enough.
     ingest = spark_job("ingest", *selection, "--no-flush", java_options=DRIVER_OPTIONS, outlets=[QUALITY_RESULTS])
     audit = plain_job("audit", links=[QualityReport()])
     publish = branching_job("publish", outlets=PUBLISHED)

@@ -29,7 +29,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 
-from dags._connections import SPARK_CONNECT, settings_of, spark_connect, write_file
+from dags._connections import SPARK_CONNECT, spark_connect, variables_from_connections, write_settings_file
 from dags._lineage import lineage_parent
 from manifold.settings import load_settings
 
@@ -85,7 +85,7 @@ class SubprocessOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Run the stage, and write its output to the log of this task."""
         _refuse_unknown_parameters(context)
-        os.environ.update(_settings_from_connections())  # the job's process inherits the environment of this task's process
+        os.environ.update(_variables_from_connections())  # the job's process inherits the environment of this task's process
         return _run_stage(self.task_id, self._hook, [*self.arguments, *lineage_parent(context)])
 
     def on_kill(self) -> None:
@@ -146,8 +146,9 @@ class SparkJob(SparkSubmitOperator):
     def execute(self, context: Context) -> Any:
         """Run the stage on Spark, and wait until it ends."""
         _refuse_unknown_parameters(context)
-        arguments = [*filter(None, self.application_args or []), *lineage_parent(context)]
-        variables = _settings_from_connections()
+        arguments = [argument for argument in self.application_args or [] if argument]
+        arguments += lineage_parent(context)
+        variables = _variables_from_connections()
         os.environ.update(variables)  # spark-submit, or the client, inherits the environment of this task's process
         connection = _connection(self.spark_conn_id)
         if connection is not None and connection.conn_type == SPARK_CONNECT:
@@ -159,6 +160,10 @@ class SparkJob(SparkSubmitOperator):
         """Submit the stage as an application, wait until it ends, and return its result.
 
         `variables` are the settings from connections; they are also in the environment.
+
+        Raises:
+            AirflowException: the stage failed, and a retry may help.
+            AirflowFailException: the stage failed, or the settings cannot reach its driver, and a retry cannot help.
         """
         from manifold.lake.reports import open_reports  # imported here: parsing DAG files needs no Arrow
 
@@ -167,14 +172,18 @@ class SparkJob(SparkSubmitOperator):
         self.application_args = [*arguments, "--result", f"{files.url}/{result_path}"]
         # Set by environment variable, because Spark's own option for driver options would replace the site's.
         if self.java_options:
-            os.environ[JAVA_OPTIONS] = " ".join(filter(None, [os.environ.get(JAVA_OPTIONS), self.java_options]))
+            present_options = os.environ.get(JAVA_OPTIONS)
+            os.environ[JAVA_OPTIONS] = f"{present_options} {self.java_options}" if present_options else self.java_options
         with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
             self._apply_connection(variables, Path(folder))
             try:
                 super().execute(context)
             except Exception as exc:  # the provider raises many types
-                result = self._take_result(files, result_path) or {}
-                raise _failure(self.task_id, result.get("error", str(exc)), may_retry=result.get("again", True)) from exc
+                # A job that could do so has written why it failed, and whether a retry can help.
+                failure = self._take_result(files, result_path) or {}
+                message = failure.get("error", str(exc))
+                may_retry = failure.get("again", True)
+                raise _failure(self.task_id, message, may_retry=may_retry) from exc
             return self._take_result(files, result_path)
 
     def on_kill(self) -> None:
@@ -198,21 +207,24 @@ class SparkJob(SparkSubmitOperator):
         is_on_cluster = extra.get("deploy-mode") == "cluster"
         if not is_on_cluster or not variables or extra.get(DRIVER_HAS_SETTINGS):
             return
-        master = connection.host or connection.conn_type or ""
+        master = connection.host or connection.conn_type or ""  # for example yarn, or k8s://https://…
         if master.partition(":")[0] != "yarn":
-            raise AirflowFailException(f"{self.task_id}: {UNREACHED.format(names=', '.join(sorted(variables)))}")
-        self.files = ",".join(filter(None, [self.files, str(write_file(variables, folder))]))
+            names = ", ".join(sorted(variables))
+            raise AirflowFailException(f"{self.task_id}: {UNREACHED.format(names=names)}")
+        settings_file = str(write_settings_file(variables, folder))
+        self.files = f"{self.files},{settings_file}" if self.files else settings_file
 
     def _take_result(self, files: "Files", path: str) -> Any:
         """Read the result that the job has written, and remove its file; None if there is none, or if it cannot be read."""
+        address = f"{files.url}/{path}"
         try:
             content = files.read(path)
             files.remove(path)
         except OSError as exc:
-            self.log.warning("the job's result in %s cannot be read: %s", files.url, exc)
+            self.log.warning("cannot read the result of job %s from %s: %s", self.task_id, address, exc)
             return None
         if content is None:
-            self.log.warning("the job has left no result at %s; see that its driver can write there", files.url)
+            self.log.warning("job %s has left no result at %s; check that its driver can write there", self.task_id, address)
         return json.loads(content) if content else None
 
 
@@ -249,22 +261,23 @@ def _run_command(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, s
     """Run a stage in its own process; return its exit status, the last line of its output, and its result, or None."""
     with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
         file = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "pipelines", *filter(None, arguments), "--result", str(file)]
+        stage = [argument for argument in arguments if argument]  # its name and options, without those that rendered to nothing
+        command = [sys.executable, "-m", "pipelines", *stage, "--result", str(file)]
         # Run in the project's folder, because paths in settings may be relative to it.
         process = hook.run_command(command, cwd=str(PIPELINES.parents[1]))
         result = json.loads(file.read_text()) if file.exists() else None
         return process.exit_code, process.output, result
 
 
-def _settings_from_connections() -> dict[str, str]:
+def _variables_from_connections() -> dict[str, str]:
     """The environment variables of a job that are set from Airflow's connections."""
-    return settings_of(_connection)
+    return variables_from_connections(_connection)
 
 
-def _connection(name: str) -> Any:
-    """The connection; None if there is none of this name."""
+def _connection(connection_id: str) -> Any:
+    """The connection of this id; None if there is none."""
     try:
-        return BaseHook.get_connection(name)
+        return BaseHook.get_connection(connection_id)
     except AirflowNotFoundException:
         return None
 

@@ -20,6 +20,6 @@ def lineage_parent(context: Context) -> list[str]:
     task: Any = context["ti"]
     run: Any = context["dag_run"]
     namespace = conf.get("openlineage", "namespace", fallback="") or os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
-    due = run.logical_date or run.run_after
+    due = run.logical_date or run.run_after  # a run that somebody triggered may have no logical date
     parent = task_run(namespace, task.dag_id, task.task_id, attempt=task.try_number, mapped=task.map_index, due=due)
     return ["--lineage-parent", str(parent)]

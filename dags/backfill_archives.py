@@ -26,7 +26,7 @@ from dags._defaults import DAG_DEFAULTS, ingest_jobs
 
 # The end of the run's day. A run that somebody triggers for no particular day has no interval; it takes the day before.
 END = "(dag_run.data_interval_end or dag_run.run_after).replace(hour=0, minute=0, second=0, microsecond=0)"
-PART = (f"--from={{{{ ({END} - macros.timedelta(days=1)).isoformat() }}}}", f"--to={{{{ {END}.isoformat() }}}}")
+DAY = (f"--from={{{{ ({END} - macros.timedelta(days=1)).isoformat() }}}}", f"--to={{{{ {END}.isoformat() }}}}")
 
 with DAG(
     "backfill_archives",
@@ -40,4 +40,4 @@ with DAG(
     # No deadline: all runs of a backfill are queued at once, and most of a long backfill would miss it.
     **DAG_DEFAULTS | {"deadline": None},
 ):
-    ingest_jobs(*PART)
+    ingest_jobs(*DAY)

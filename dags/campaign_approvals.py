@@ -61,10 +61,7 @@ with DAG(
         params={"why": Param("", type="string", description="why; it is kept on record")},
         response_timeout=timedelta(days=14),
     )
-    read = "--plan-sha256={{ ti.xcom_pull(task_ids='campaign_asks')['plan_sha256'] }}"
+    plan_sha256 = "--plan-sha256={{ ti.xcom_pull(task_ids='campaign_asks')['plan_sha256'] }}"
     why, by = f"--why={{{{ {ANSWER}['params_input']['why'] }}}}", f"--by={{{{ {ANSWER}['responded_by_user']['name'] }}}}"
-    (
-        asks
-        >> approve
-        >> plain_job("campaign_order", CAMPAIGN, WAVE, read, why, by, f"--do={{{{ {ANSWER}['chosen_options'][0] | lower }}}}")
-    )
+    do = f"--do={{{{ {ANSWER}['chosen_options'][0] | lower }}}}"
+    asks >> approve >> plain_job("campaign_order", CAMPAIGN, WAVE, plan_sha256, why, by, do)

@@ -37,10 +37,9 @@ from manifold.settings import load_settings
 schedule = load_settings().ingest_schedule
 
 # A scheduled run does not ingest its data interval alone: after a pause, no run would ingest the intervals of the pause.
-BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% endif %}}"
-PART = (
-    BOUND.format("from"),
-    BOUND.format("to"),
+SELECTION = (
+    "{% if params['from'] %}--from={{ params['from'] }}{% endif %}",
+    "{% if params['to'] %}--to={{ params['to'] }}{% endif %}",
     "{{ '--recent' if dag_run.run_type == 'scheduled' and not params['from'] else '' }}",
 )
 INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
@@ -59,4 +58,4 @@ with DAG(
     # No backfills: one of a year would be a hundred thousand runs here; `backfill_archives` has one run per day.
     **DAG_DEFAULTS | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},
 ):
-    ingest_jobs(*PART)
+    ingest_jobs(*SELECTION)

@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from dags._alerts import late
+from dags._alerts import deadline_after
 from dags._defaults import DAG_DEFAULTS, PUBLISHED, QUALITY_RESULTS, QUEUES, spark_job
 
 MAX_DURATION = timedelta(hours=25)  # the longest `hours`, and one for the last micro-batch
@@ -32,7 +32,7 @@ with DAG(
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={"hours": Param(6, type="number", exclusiveMinimum=0, maximum=24, description="how long one run streams")},
-    **DAG_DEFAULTS | {"is_paused_upon_creation": True, "deadline": late(MAX_DURATION)},
+    **DAG_DEFAULTS | {"is_paused_upon_creation": True, "deadline": deadline_after(MAX_DURATION)},
 ):
     spark_job(
         "stream",

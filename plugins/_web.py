@@ -20,11 +20,12 @@ LOGIN = "/api/v2/auth/login"  # Airflow redirects from this path to the login pa
 Message = MutableMapping[str, Any]
 
 
-class Lazy:
+class LazyApp:
     """An ASGI application that is built at its first request, because every task of Airflow loads all plugins."""
 
-    def __init__(self, make: Callable[[Settings], Any], settings: Settings) -> None:
-        self._make, self._settings = make, settings
+    def __init__(self, build: Callable[[Settings], Any], settings: Settings) -> None:
+        self._build = build
+        self._settings = settings
         self._app: Any = None
 
     async def __call__(
@@ -32,7 +33,7 @@ class Lazy:
     ) -> None:
         """Handle one ASGI request."""
         if self._app is None:
-            self._app = self._make(self._settings)
+            self._app = self._build(self._settings)
         await self._app(scope, receive, send)
 
 
@@ -45,8 +46,9 @@ def guarded_app() -> "FastAPI":
     app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
 
     @app.exception_handler(HTTPException)
-    async def refuse(request: Request, exc: HTTPException) -> Response:
-        if exc.status_code not in {401, 403}:
+    async def handle_http_error(request: Request, exc: HTTPException) -> Response:
+        needs_login = exc.status_code in {401, 403}
+        if not needs_login:
             return Response("there is no such page", status_code=exc.status_code, media_type="text/plain")
         root = request.scope.get("app_root_path", "")
         query = urlencode({"next": str(request.url)})

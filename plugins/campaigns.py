@@ -11,7 +11,7 @@ from urllib.parse import quote
 from airflow.plugins_manager import AirflowPlugin
 
 from manifold.settings import Settings, load_settings
-from plugins._web import HEADERS, Lazy, guarded_app, request_api
+from plugins._web import HEADERS, LazyApp, guarded_app, request_api
 
 PREFIX = "/campaigns"
 SETTINGS = load_settings()
@@ -32,7 +32,9 @@ def application(settings: Settings) -> Any:
     @app.get("/")
     def index() -> Response:
         campaigns = _get(settings, "campaigns")["campaigns"]
-        newest_first = [campaign | {"bar": bar(campaign["states"], campaign["targets"])} for campaign in reversed(campaigns)]
+        newest_first = [
+            campaign | {"bar": bar_parts(campaign["states"], campaign["targets"])} for campaign in reversed(campaigns)
+        ]
         text = pages.get_template("campaigns.html").render(campaigns=newest_first)
         return Response(text, media_type="text/html", headers=HEADERS)
 
@@ -41,10 +43,11 @@ def application(settings: Settings) -> Any:
         path = f"campaigns/{quote(name, safe='')}"
         state = _get(settings, path)
         plan = _get(settings, f"{path}/plan")
-        waves = [
-            wave | {"bar": bar(wave["states"], wave["targets"]), "gate": gate_now(planned_wave["gate"], wave)}
-            for wave, planned_wave in zip(state["waves"], plan["plan"]["waves"], strict=True)
-        ]
+        waves = []
+        for wave, planned_wave in zip(state["waves"], plan["plan"]["waves"], strict=True):
+            bar = bar_parts(wave["states"], wave["targets"])
+            gate = gate_conditions(planned_wave["gate"], wave)
+            waves.append(wave | {"bar": bar, "gate": gate})
         events = _last_events(settings, path)
         text = pages.get_template("campaign.html").render(state=state, plan=plan, waves=waves, events=events)
         return Response(text, media_type="text/html", headers=HEADERS)
@@ -60,17 +63,17 @@ def application(settings: Settings) -> Any:
 
 
 class ApiError(Exception):
-    """The API has not answered with 200; `status` is its status, as in `request_api`."""
+    """The API has not answered with 200; `status` is its status: 404, or 503 if it fails or does not answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
 
-def bar(states: dict[str, int], targets: int) -> list[tuple[str, int, float]]:
-    """Return the parts of a wave's bar from left to right: name, number of targets, and width in per cent.
+def bar_parts(states: dict[str, int], targets: int) -> list[tuple[str, int, float]]:
+    """Return the parts of the bar of a wave or campaign from left to right: name, number of targets, and width in per cent.
 
-    `states` has the number of targets in each state; `targets` is the number of all targets.
+    `states` has the number of targets in each state; `targets` is the number of all targets. Parts without targets are omitted.
     """
     counts = {
         "good": sum(states.get(state, 0) for state in GOOD_STATES),
@@ -81,9 +84,13 @@ def bar(states: dict[str, int], targets: int) -> list[tuple[str, int, float]]:
     return [(name, count, 100 * count / targets) for name, count in counts.items() if count > 0]
 
 
-def gate_now(gate: dict[str, Any], wave: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the conditions of a wave's gate: name, required value, and the present numbers (empty if there are none)."""
+def gate_conditions(gate: dict[str, Any], wave: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the conditions of a wave's gate: name, required value, and the present numbers (empty if there are none).
+
+    Conditions that always hold, such as a success of 0 %, are omitted.
+    """
     conditions = []
+    # Each share, and the number of which it is a share.
     for name, total_name in (("released", "targets"), ("known", "released"), ("success", "known")):
         if gate[name] != "0%":
             conditions.append((name, gate[name], f"{wave[name]:,} of {wave[total_name]:,}"))
@@ -95,14 +102,17 @@ def gate_now(gate: dict[str, Any], wave: dict[str, Any]) -> list[dict[str, str]]
 
 
 def _last_events(settings: Settings, path: str) -> list[dict[str, Any]]:
-    """Return the last events of a campaign, newest first. The API pages from the oldest event on; `after` is its cursor."""
-    events: list[dict[str, Any]] = []
+    """Return the last events of a campaign, at most `MAX_EVENTS`, newest first.
+
+    All pages are requested, because the API lists the oldest events first; `after` is its cursor.
+    """
+    last_events: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
         page = _get(settings, f"{path}/events?after={after}&limit={EVENTS_PER_REQUEST}")
-        events = [*events, *page["events"]][-MAX_EVENTS:]
+        last_events = (last_events + page["events"])[-MAX_EVENTS:]
         after = page["after"]
-    return events[::-1]
+    return last_events[::-1]
 
 
 def _get(settings: Settings, path: str) -> Any:
@@ -118,7 +128,7 @@ class Campaigns(AirflowPlugin):
 
     name = "campaigns"
     fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
-        {"name": "campaigns", "app": Lazy(application, SETTINGS), "url_prefix": PREFIX}
+        {"name": "campaigns", "app": LazyApp(application, SETTINGS), "url_prefix": PREFIX}
     ]
     external_views = [  # noqa: RUF012
         {"name": "Campaigns", "href": f"{PREFIX}/", "url_route": "campaigns", "destination": "nav", "category": "browse"}

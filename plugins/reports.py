@@ -12,7 +12,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from manifold.settings import Settings, load_settings
-from plugins._web import HEADERS, Lazy, guarded_app, request_api
+from plugins._web import HEADERS, LazyApp, guarded_app, request_api
 
 PREFIX = "/reports"
 SETTINGS = load_settings()
@@ -38,11 +38,12 @@ def application(settings: Settings) -> Any:
     @app.get("/{path:path}")
     def report(path: str) -> Response:
         parts = PurePosixPath(path or "index.html").parts
+        # Parts such as `..`, or a leading slash, would leave the folder of the reports.
         if not path.isprintable() or any(part.startswith((".", "/")) for part in parts):
             raise HTTPException(404)
         name = "/".join(parts)
         content = reports.read(name)
-        if content is None:  # perhaps a folder
+        if content is None:  # perhaps the path is that of a folder
             name = f"{name}/index.html"
             content = reports.read(name)
         if content is None:
@@ -63,7 +64,7 @@ class Reports(AirflowPlugin):
 
     name = "reports"
     fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
-        {"name": "reports", "app": Lazy(application, SETTINGS), "url_prefix": PREFIX}
+        {"name": "reports", "app": LazyApp(application, SETTINGS), "url_prefix": PREFIX}
     ]
     external_views = [  # noqa: RUF012
         {

@@ -29,18 +29,19 @@ class Command:
     panel: str
     module: str = ""  # module of this package; default: the command's name after an underscore
     attribute: str = ""  # attribute of the module; default: the command's name
-    passes_on: bool = False  # whether it accepts any arguments, including --help
+    accepts_any_arguments: bool = False  # also unknown options, and --help, which it passes on to another program
     logs: bool = True  # whether any code that it loads may log
 
-    def join(self, app: typer.Typer) -> None:
+    def add_to(self, app: typer.Typer) -> None:
         """Import the command and add it to `app`."""
-        module = import_module(f"manifold.console.{self.module or f'_{self.name}'}")
+        module_name = self.module or f"_{self.name}"
+        module = import_module(f"manifold.console.{module_name}")
         command = getattr(module, self.attribute or self.name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=self.name, rich_help_panel=self.panel)
             return
         context_settings: dict[str, Any] = {}
-        if self.passes_on:
+        if self.accepts_any_arguments:
             context_settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
         app.command(self.name, rich_help_panel=self.panel, context_settings=context_settings)(command)
 
@@ -54,7 +55,7 @@ COMMANDS = (
     Command("demo", RUN),
     Command("ship", RUN),
     Command("certificates", RUN, attribute="app"),
-    Command("airflow", RUN, passes_on=True),
+    Command("airflow", RUN, accepts_any_arguments=True),
     Command("password", RUN, "_airflow"),
     Command("send", ASK),
     Command("vin", ASK, "_ask", "vin_app", logs=False),
@@ -83,7 +84,10 @@ class Overview(TyperGroup):
     """The `manifold` command, whose help has one line per command, so that all of it fits a screen."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; if there are none, print the help. Typer would not, because its own `get_help` has printed it."""
+        """Parse the arguments; if there are none, print the help and exit with status 2.
+
+        Typer itself would print nothing: its own `get_help` prints the help, but the one of this class only returns it.
+        """
         if not args and not ctx.resilient_parsing:
             typer.echo(self.get_help(ctx))
             ctx.exit(2)
@@ -95,9 +99,10 @@ class Overview(TyperGroup):
         lines = [self.help or "", f"Usage: {NAME} [{options}] COMMAND …"]
         for panel in dict.fromkeys(command.panel for command in COMMANDS):
             lines += ["", panel]
-            for name in (command.name for command in COMMANDS if command.panel == panel):
-                first = re.split(r"[;.](?=\s|$)", self.commands[name].help or "")[0]
-                lines.append(f"  {name:13} {first}")
+            for command in COMMANDS:
+                if command.panel == panel:
+                    first_clause = re.split(r"[;.](?=\s|$)", self.commands[command.name].help or "")[0]
+                    lines.append(f"  {command.name:13} {first_clause}")
         return "\n".join(lines)
 
 
@@ -112,7 +117,7 @@ def make_app(name: str | None = None) -> typer.Typer:
     may_log = any(command.logs for command in commands)
     app.callback()(configure_quiet_logging if may_log else skip_logging)
     for command in commands:
-        command.join(app)
+        command.add_to(app)
     return app
 
 
@@ -155,5 +160,6 @@ def command_name(args: Sequence[str], env: Mapping[str, str]) -> str | None:
     """
     if COMPLETE_VARIABLE in env:
         args = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()  # the variables of zsh and of bash
-    first = args[1] if len(args) > 1 else "-"
-    return None if first.startswith("-") else first
+    if len(args) < 2 or args[1].startswith("-"):
+        return None
+    return args[1]

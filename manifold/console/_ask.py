@@ -18,12 +18,12 @@ from manifold.console._output import (
     print_json,
     require_vin,
     settings_or_fail,
+    spinner,
     table,
-    working,
 )
 from manifold.contracts.names import is_id
 from manifold.contracts.seq import MAX_SEQ, datetime_of
-from manifold.history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
+from manifold.history import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.history.from_service import batch_page, vehicle_page
 from manifold.settings import Settings
 
@@ -35,7 +35,7 @@ VEHICLE_BOUNDS = Bounds(rows=50_000_000)  # many rows are scanned, because only 
 DEFAULT_BOUNDS = Bounds()
 INTERRUPTED = 130  # the exit status that shells give a process that SIGINT ended
 MAX_CORRUPT_KEYS = 20  # keys named in an error message
-REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
+CORRUPT_KEYS_REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
 Before = Annotated[int | None, typer.Option(min=0, max=MAX_SEQ, help="Only triggers before this seq.", show_default="the newest")]
@@ -51,7 +51,7 @@ def vin_show(vin: Vin, limit: PageLimit = PAGE_SIZE, before: BeforeEntry = None,
     """The newest entries of a vehicle, oldest first, with state and event times."""
     settings = _settings_for(vin)
     page = _vehicle_page(settings, vin, _page_bounds(limit, before))
-    _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
+    _print_page(vin, page.entries, page.before, as_json, if_empty="nothing was ever sent to it")
 
 
 @vin_app.command("pending")
@@ -63,17 +63,20 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 
     with redis_of(settings) as redis:
         _, entries = waiting_of(redis, vin, NO_LIMIT)
-    _print_entries(vin, entries, as_json, nothing="nothing is pending")
+    if as_json:
+        print_json(_entries_json(vin, entries))
+    else:
+        _print_entries(vin, entries, if_empty="nothing is pending")
 
 
 @vin_app.command("history")
 @handle_errors
 def vin_history(vin: Vin, limit: PageLimit = PAGE_SIZE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
-    """The ended ones of the newest entries, oldest first, with outcome and event times."""
+    """Those of the newest entries that have ended, oldest first, with outcome and event times."""
     settings = _settings_for(vin)
     page = _vehicle_page(settings, vin, _page_bounds(limit, before))
-    entries = [entry for entry in page.entries if not entry.is_open]
-    _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
+    ended = [entry for entry in page.entries if not entry.is_open]
+    _print_page(vin, ended, page.before, as_json, if_empty="nothing has ended yet")
 
 
 @vin_app.command("erase")
@@ -95,28 +98,35 @@ def batch_show(
     rows: Annotated[int, typer.Option(min=1, help="Rows of the lake that are looked at for one page.")] = DEFAULT_BOUNDS.rows,
     as_json: AsJson = False,
 ) -> None:
-    """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
+    """The newest triggers with this request_id, oldest first: how many vehicles each has, and the states of their entries."""
     settings = _settings_for_request(request_id)
     bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
     page = batch_page(settings, request_id, bounds)
-    if page is None:
+    if page is None:  # the API does not answer
         with history_of(settings) as history:
             page = history.batches(request_id, bounds)
-    batches, older = page.batches, page.before
     if as_json:
-        print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
-        return
-    if batches:
-        rows_shown = [(b.seq, b.data_id, b.accepted_at, b.vehicles, _format_counts(b.states)) for b in batches]
-        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows_shown))
-    elif older is None:
+        print_json({"request_id": request_id, "batches": [_summary(batch) for batch in page.batches], "before": page.before})
+    else:
+        _print_batches(request_id, page, before)
+
+
+def _print_batches(request_id: str, page: BatchPage, before: int | None) -> None:
+    """Print a page of triggers, and the command for the next page if there is one. `before` is the option of that name."""
+    next_before = page.before  # None: there are no older triggers
+    if page.batches:
+        rows = [
+            (batch.seq, batch.data_id, batch.accepted_at, batch.vehicles, _format_counts(batch.states)) for batch in page.batches
+        ]
+        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows))
+    elif next_before is None:
         limited_to = "" if before is None else f" before {before}"
         out.print(f"{request_id}: no trigger had this request_id{limited_to}")
-    if any(OPEN in batch.states for batch in batches):
+    if any(OPEN in batch.states for batch in page.batches):
         out.print(f"{OPEN}: nothing in the lake says that they ended; --entries looks at more of them one by one")
-    if older is not None:
-        label = "older triggers" if batches else f"none since {datetime_of(older):%Y-%m-%d %H:%M:%SZ}; what is older"
-        out.print(f"{label}: manifold batch show {request_id} --before {older}")
+    if next_before is not None:
+        label = "older triggers" if page.batches else f"none since {datetime_of(next_before):%Y-%m-%d %H:%M:%SZ}; what is older"
+        out.print(f"{label}: manifold batch show {request_id} --before {next_before}")
 
 
 @batch_app.command("cancel")
@@ -134,15 +144,15 @@ def batch_cancel(
     settings = _settings_for_request(request_id)
     from manifold.console._cancel import Progress, cancel
 
-    latest = Progress(before=before)
-
-    def show_progress(progress: Progress) -> None:
-        nonlocal latest
-        latest = progress  # for the message after an interruption
-        set_status(f"{progress.triggers} triggers, {_format_counts(progress.entries)}")
-
+    latest = Progress(before=before)  # also for the message after an interruption
     try:
-        with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as set_status:
+        with redis_of(settings) as redis, spinner("looking up", quiet=as_json or not sys.stderr.isatty()) as set_status:
+
+            def show_progress(progress: Progress) -> None:
+                nonlocal latest
+                latest = progress
+                set_status(f"{progress.triggers} triggers, {_format_counts(progress.entries)}")
+
             start = MAX_SEQ if before is None else before
             latest = cancel(
                 settings, redis, request_id, set(vins or ()), before=start, limit=limit, report_progress=show_progress
@@ -162,21 +172,21 @@ def batch_cancel(
         out.print(f"{request_id}: {_format_counts(latest.entries)}")
         if latest.before is not None:
             out.print(f"older triggers are left: manifold batch cancel {request_id} --before {latest.before}")
-    if latest.spoilt:
-        corrupt_keys = "; ".join(latest.spoilt[:MAX_CORRUPT_KEYS])
-        if len(latest.spoilt) > MAX_CORRUPT_KEYS:
+    if latest.skipped:
+        corrupt_keys = "; ".join(latest.skipped[:MAX_CORRUPT_KEYS])
+        if len(latest.skipped) > MAX_CORRUPT_KEYS:
             corrupt_keys += "; …"
-        fail(f"vehicles were left out, because these keys in Redis hold something else: {corrupt_keys}; {REMEDY}")
+        fail(f"vehicles were left out, because these keys in Redis hold something else: {corrupt_keys}; {CORRUPT_KEYS_REMEDY}")
 
 
 def _settings_for(vin: str) -> Settings:
-    """Return the settings; exit unless this may be a VIN."""
+    """Return the settings; exit with an error if this cannot be a VIN."""
     require_vin(vin)
     return settings_or_fail()
 
 
 def _settings_for_request(request_id: str) -> Settings:
-    """Return the settings; exit unless this may be a request_id."""
+    """Return the settings; exit with an error if this cannot be a request_id."""
     if not is_id(request_id):
         fail(f"request_id {request_id!r} must be 1 to 128 printable ASCII characters without space, + # /", USAGE)
     return settings_or_fail()
@@ -187,7 +197,7 @@ def _page_bounds(limit: int, before: int | None) -> Bounds:
 
 
 def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
-    """A page of a vehicle's history, from the API; read in this process if the API does not answer."""
+    """Return a page of a vehicle's history: from the API, or read in this process if the API does not answer."""
     page = vehicle_page(settings, vin, bounds)
     if page is None:
         with history_of(settings) as history:
@@ -195,25 +205,28 @@ def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
     return page
 
 
-def _print_entries(
-    vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str, before: int | None = None, paged: bool = False
-) -> None:
-    """Print the entries of a vehicle, or the text `nothing` if there are none.
-
-    `before` is the seq before which older entries remain, or None. With `paged`, the JSON has it as a field.
-    """
+def _print_page(vin: str, entries: list[EntryHistory], next_before: int | None, as_json: bool, *, if_empty: str) -> None:
+    """Print a page of a vehicle's entries. `next_before` is the value of --before for the next page; None if there is none."""
     if as_json:
-        page_fields = {"before": before} if paged else {}
-        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries], **page_fields})
-        return
-    hint = f"older ones: --before {before}"
+        print_json(_entries_json(vin, entries) | {"before": next_before})
+    elif next_before is None:
+        _print_entries(vin, entries, if_empty=if_empty)
+    else:
+        _print_entries(vin, entries, if_empty="nothing on this page", hint=f"; older ones: --before {next_before}")
+
+
+def _entries_json(vin: str, entries: list[EntryHistory]) -> dict[str, object]:
+    return {"vin": vin, "entries": [entry.to_json() for entry in entries]}
+
+
+def _print_entries(vin: str, entries: list[EntryHistory], *, if_empty: str, hint: str = "") -> None:
+    """Print a table of a vehicle's entries, with the hint in its title; without entries, the text `if_empty` and the hint."""
     if not entries:
-        out.print(f"{vin}: {nothing}" if before is None else f"{vin}: nothing on this page; {hint}")
+        out.print(f"{vin}: {if_empty}{hint}")
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
     count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    title = f"{vin}, {count}" if before is None else f"{vin}, {count}; {hint}"
-    out.print(table(title, columns, [_row(entry) for entry in entries]))
+    out.print(table(f"{vin}, {count}{hint}", columns, [_row(entry) for entry in entries]))
 
 
 def _row(entry: EntryHistory) -> tuple[object, ...]:

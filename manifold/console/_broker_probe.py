@@ -24,7 +24,9 @@ from manifold.settings import Settings
 WAIT_S = 5.0
 TLS_SCHEMES = ("mqtts", "ssl")
 REQUIRED_EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without them, delivery does not work
-FORGED = "probe"  # the kind of the forged event, and the request_id of publishes; a dispatcher ignores events of unknown kinds
+# Marks what the probe publishes: the kind of its forged event (a dispatcher ignores events of unknown kinds), the request_id of
+# its messages, and their user property.
+PROBE = "probe"
 RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/guides/emqx.md"
 ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"
 
@@ -65,12 +67,13 @@ def probe_quietly(settings: Settings) -> list[Diagnostic]:
 
 
 async def probe(settings: Settings) -> list[Diagnostic]:
-    """Return the findings in order of dependency; checks that depend on a failed one are omitted."""
+    """Connect to the broker and check it; return the findings in order of dependency.
+
+    Checks that depend on a failed one are omitted.
+    """
     vin = settings.mqtt_probe_username or f"probe-{secrets.token_hex(6)}"
-    password = settings.mqtt_password.get_secret_value() or None
     async with AsyncExitStack() as stack:
-        name = settings.mqtt_username_dispatcher
-        service = Mqtt(settings.mqtt, f"{name}-{vin}", username=name, password=password, tls=settings.tls_files(name))
+        service = _service_client(settings, vin)
         service_inbox = _Inbox(service)
         await stack.enter_async_context(service)
         if not await _connects(service):
@@ -80,31 +83,37 @@ async def probe(settings: Settings) -> list[Diagnostic]:
         if not await _subscribes(service, f"{topics.EVENTS}/+/{vin}"):
             seen = f"{settings.mqtt_username_dispatcher} may not subscribe to events"
             return [*findings, Diagnostic("broker's access rules", False, seen, ACCESS)]
-        vehicle_username = settings.mqtt_probe_username or None
-        vehicle_password = settings.mqtt_probe_password.get_secret_value() or None
-        if urlsplit(settings.mqtt_for_vehicles).scheme in TLS_SCHEMES and not vehicle_password:
+        has_password = bool(settings.mqtt_probe_password.get_secret_value())
+        if urlsplit(settings.mqtt_for_vehicles).scheme in TLS_SCHEMES and not has_password:
             seen = (
                 f"not asked: {settings.mqtt_for_vehicles} takes a vehicle's certificate, and no setting names one; "
                 "events and access rules are not judged"
             )
             return [*findings, Diagnostic("broker, for vehicles", True, seen)]
-        vehicle = Mqtt(
-            settings.mqtt_for_vehicles,
-            vin,
-            username=vehicle_username,
-            password=vehicle_password,
-            tls=settings.tls_files(vin),
-        )
+        vehicle = _vehicle_client(settings, vin)
         vehicle_inbox = _Inbox(vehicle)
         await stack.enter_async_context(vehicle)
         if not await _connects(vehicle):
             remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
             seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
             return [*findings, Diagnostic("broker, for vehicles", False, seen, remedy)]
-        return findings + await _judge(settings, vin, (service, service_inbox), (vehicle, vehicle_inbox))
+        return findings + await _check_messages(settings, vin, (service, service_inbox), (vehicle, vehicle_inbox))
 
 
-async def _judge(
+def _service_client(settings: Settings, vin: str) -> Mqtt:
+    """A client with the user name of a dispatcher; its client id contains `vin`, so that it is unique."""
+    username = settings.mqtt_username_dispatcher
+    password = settings.mqtt_password.get_secret_value() or None
+    return Mqtt(settings.mqtt, f"{username}-{vin}", username=username, password=password, tls=settings.tls_files(username))
+
+
+def _vehicle_client(settings: Settings, vin: str) -> Mqtt:
+    username = settings.mqtt_probe_username or None
+    password = settings.mqtt_probe_password.get_secret_value() or None
+    return Mqtt(settings.mqtt_for_vehicles, vin, username=username, password=password, tls=settings.tls_files(vin))
+
+
+async def _check_messages(
     settings: Settings, vin: str, service_side: tuple[Mqtt, _Inbox], vehicle_side: tuple[Mqtt, _Inbox]
 ) -> list[Diagnostic]:
     """Check events and access rules by subscribing and publishing as a service and as a vehicle."""
@@ -112,24 +121,23 @@ async def _judge(
     vehicle, vehicle_inbox = vehicle_side
     prefix = settings.topic_prefix
     other_vin = f"{vin}-other"
-    own_topic = topics.request_topic(prefix, vin, FORGED)
+    own_topic = topics.request_topic(prefix, vin, PROBE)
     last_own_topic = topics.request_topic(prefix, vin, "last")
-    other_topic = topics.request_topic(prefix, other_vin, FORGED)
-    forged_event = f"{topics.EVENTS}/{FORGED}/{vin}"
+    other_topic = topics.request_topic(prefix, other_vin, PROBE)
+    forged_event_topic = f"{topics.EVENTS}/{PROBE}/{vin}"
 
-    filters = (topics.request_filter(prefix, vin), f"{prefix}/{vin}/#")
-    problems = [
-        f"a vehicle may not subscribe {topic_filter}" for topic_filter in filters if not await _subscribes(vehicle, topic_filter)
-    ]
-    await _publish(vehicle, forged_event)
+    own_filters = (topics.request_filter(prefix, vin), f"{prefix}/{vin}/#")
+    refused_filters = [topic_filter for topic_filter in own_filters if not await _subscribes(vehicle, topic_filter)]
+    problems = [f"a vehicle may not subscribe {topic_filter}" for topic_filter in refused_filters]
+    await _publish(vehicle, forged_event_topic)
     await _publish(service, own_topic)
     missing = [kind for kind in REQUIRED_EVENTS if not await service_inbox.wait_for(partial(_is_event, kind))]
-    if any(message.topic == forged_event for message in service_inbox.messages):
+    if any(message.topic == forged_event_topic for message in service_inbox.messages):
         problems.append("a vehicle may publish events")
 
     await _subscribes(vehicle, topics.request_filter(prefix, other_vin))
     await _publish(service, other_topic)
-    # A broker delivers in order: once this message has arrived, the one before has arrived, or has been withheld.
+    # A broker delivers in order: once this last message has arrived, the one to the other vehicle has arrived, or was withheld.
     await _publish(service, last_own_topic)
     if not await vehicle_inbox.wait_for(lambda message: message.topic == last_own_topic):
         problems.append("a vehicle does not get what the dispatcher publishes to it")
@@ -154,7 +162,7 @@ def _is_event(kind: BrokerEvent, message: Message) -> bool:
         return True
     try:
         fields: Any = json.loads(message.payload)
-        return bool(fields["pub_props"]["User-Property"][FORGED] == FORGED)
+        return bool(fields["pub_props"]["User-Property"][PROBE] == PROBE)
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -176,10 +184,10 @@ async def _subscribes(client: Mqtt, topic_filter: str) -> bool:
 
 
 async def _publish(client: Mqtt, topic: str) -> bool:
-    """Return whether the broker confirmed the publish, with any reason code."""
+    """Publish an empty message; return whether the broker confirmed it, with any reason code."""
     try:
         async with asyncio.timeout(WAIT_S):
-            await client.publish(topic, b"", user_properties=[(FORGED, FORGED)])
+            await client.publish(topic, b"", user_properties=[(PROBE, PROBE)])
     except (Retryable, TimeoutError):
         return False
     return True

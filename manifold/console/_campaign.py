@@ -16,8 +16,8 @@ from manifold.console._campaign_plan import (
     campaign_of,
     instant_of,
     read_document,
-    read_list,
-    read_or_fail,
+    read_targets_option,
+    result_or_fail,
 )
 from manifold.console._campaign_propose import propose
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.plan import Gate
 
 Commands = tuple[Callable[..., None], ...]
+ALL_CONNECTED: Sequence[int | None] = (0,)  # absences of vehicles (ms) for a forecast in which no vehicle is away
 app = typer.Typer(help="Send data to a list of vehicles, in waves, under a plan.", no_args_is_help=True)
 # Commands are listed in --help in the order in which they are added; those that stop a campaign come first.
 _STOP_COMMANDS: Commands = (orders.pause, orders.resume, orders.cancel)
@@ -57,8 +58,8 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     now_ms = instant_of(at)
     policy = policy_of(settings_or_fail())
     sha256 = plan_sha256(document)
-    listed = read_list(document, targets)
-    if listed is None:
+    listed = read_targets_option(document, targets)
+    if listed is None:  # without its targets, the rest of the plan cannot be checked
         if as_json:
             print_json({"plan_sha256": sha256, "targets": None})
         else:
@@ -67,23 +68,23 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
     plan = campaign.decided.plan
     assert plan is not None
-    all_connected = [0]  # how long vehicles have stayed away
-    end = forecast(campaign, all_connected, policy, now_ms, draws=1).end.p50
-    sizes = [sum(tally.values()) for tally in campaign.tallies]
+    end = _as_datetime(forecast(campaign, ALL_CONNECTED, policy, now_ms, draws=1).end.p50)
+    wave_names = [wave.name for wave in plan.waves]
+    wave_sizes = [sum(tally.values()) for tally in campaign.tallies]  # number of targets
     warnings = warnings_of(campaign, now_ms)
     if as_json:
-        waves = [{"name": wave.name, "targets": size} for wave, size in zip(plan.waves, sizes, strict=True)]
-        facts = {"plan_sha256": sha256, "targets": sum(sizes), "waves": waves, "warnings": warnings}
-        print_json(facts | {"end_if_all_are_connected": _time(end)})
+        waves = [{"name": name, "targets": size} for name, size in zip(wave_names, wave_sizes, strict=True)]
+        facts = {"plan_sha256": sha256, "targets": sum(wave_sizes), "waves": waves, "warnings": warnings}
+        print_json(facts | {"end_if_all_are_connected": end})
         return
     gates = [_describe_gate(wave.gate) for wave in plan.waves[:-1]] + ["–"]  # after the last wave, no gate opens another
-    rows = zip((wave.name for wave in plan.waves), sizes, gates, strict=True)
-    out.print(table(f"{plan.campaign}: {sum(sizes)} targets", ("wave", "targets", "gate to the next"), rows))
+    rows = zip(wave_names, wave_sizes, gates, strict=True)
+    out.print(table(f"{plan.campaign}: {sum(wave_sizes)} targets", ("wave", "targets", "gate to the next"), rows))
     for warning in warnings:
         out.print(f"warning: {warning}", highlight=False, markup=False)
     if not plan.window and plan.rate is None and plan.away == "wait":
         out.print("no rate and no window: whoever is connected when its wave opens is released at once")
-    out.print(table("", ("what", "value"), [("end, if all are connected", _time(end)), ("plan_sha256", sha256)]))
+    out.print(table("", ("what", "value"), [("end, if all are connected", end), ("plan_sha256", sha256)]))
 
 
 @app.command("forecast")
@@ -91,7 +92,7 @@ def check(plan_file: PlanFile, targets: TargetsFile = None, at: At = "", as_json
 def forecast_command(
     plan_file: PlanFile, targets: TargetsFile = None, absences: AbsencesFile = None, at: At = "", as_json: AsJson = False
 ) -> None:
-    """When shares of the targets would be delivered: p10, p50 and p90 of draws of the fleet, played through the plan."""
+    """When each share of the targets would be delivered: p10, p50 and p90 over simulations of the plan with a random fleet."""
     from manifold.campaigns.forecast import forecast
     from manifold.campaigns.lists import read_absences
     from manifold.campaigns.proposals import policy_of
@@ -100,18 +101,19 @@ def forecast_command(
     document = read_document(plan_file)
     now_ms = instant_of(at)
     policy = policy_of(settings_or_fail())
-    listed = read_list(document, targets)
+    listed = read_targets_option(document, targets)
     if listed is None:
         fail(f"{plan_file} does not list its vehicles itself; give --targets FILE", USAGE)
-    observed: Sequence[int | None] = [0] if absences is None else read_or_fail(read_absences(absences))
+    absences_ms = ALL_CONNECTED if absences is None else result_or_fail(read_absences(absences))
     campaign = campaign_of(plan_file, document, listed, policy, now_ms)
-    result = forecast(campaign, observed, policy, now_ms)
+    result = forecast(campaign, absences_ms, policy, now_ms)
     if as_json:
         print_json(forecast_view(result))
         return
-    rows = [_row(f"{percent} % delivered", times) for percent, times in result.delivered.items()]
+    rows = [_quantiles_row(f"{percent} % delivered", times) for percent, times in result.delivered.items()]
+    rows.append(_quantiles_row("end", result.end))
     title = f"{document['campaign']}: {len(campaign.roster)} targets, {result.draws} draws"
-    out.print(table(title, ("what", "p10", "p50", "p90"), [*rows, _row("end", result.end)]))
+    out.print(table(title, ("what", "p10", "p50", "p90"), rows))
     out.print(f"not delivered before the end of the plan: {result.never} targets (median)", highlight=False)
     if absences is None:
         out.print("assumed: every vehicle is connected; --absences FILE says how long vehicles stay away")
@@ -136,7 +138,7 @@ for _command in _LATER_COMMANDS:
 
 
 def _describe_gate(gate: "Gate") -> str:
-    """The conditions of a gate, without those that always hold."""
+    """The conditions of a gate; those on success, soak and approval are omitted if they always hold."""
     conditions = [f"released {gate.released}", f"known {gate.known}"]
     if gate.success != "0%":
         conditions.append(f"success {gate.success}")
@@ -147,9 +149,9 @@ def _describe_gate(gate: "Gate") -> str:
     return ", ".join(conditions)
 
 
-def _row(label: str, times: "Quantiles") -> tuple[object, ...]:
-    return (label, _time(times.p10), _time(times.p50), _time(times.p90))
+def _quantiles_row(label: str, times: "Quantiles") -> tuple[object, ...]:
+    return (label, _as_datetime(times.p10), _as_datetime(times.p50), _as_datetime(times.p90))
 
 
-def _time(unix_ms: int | None) -> datetime | None:
+def _as_datetime(unix_ms: int | None) -> datetime | None:
     return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC)

@@ -10,7 +10,7 @@ import typer
 
 from manifold.console._campaign_plan import PlanFile, read_document
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts import campaigns as r
+from manifold.contracts import campaigns as records
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import NAME_RULE, Receipt
 from manifold.contracts.names import MAX_ID, is_id
@@ -20,12 +20,11 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.fold import Campaign
     from manifold.campaigns.intake import Declined, Publish, Read, Taken
 
-UNCONFIRMED = (
-    3  # exit status: it is unknown whether the order is on record, or the order that stops the campaign has no effect yet
-)
-NOT_ON = "the brake is therefore not on yet"
-NOT_KNOWN_TO_BE_ON = "the brake is not known to be on: order it again"
-UNKNOWN = "the order is therefore not known to be on record"
+# Exit status: it is unknown whether the order is on record, or the order that stops the campaign has no effect yet.
+UNCONFIRMED = 3
+BRAKE_NOT_ON = "the brake is therefore not on yet"
+BRAKE_UNKNOWN = "the brake is not known to be on: order it again"
+ORDER_UNKNOWN = "the order is therefore not known to be on record"
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign.")]
 Why = Annotated[str, typer.Option("--why", help="Why; it is kept on record.", show_default=False)]
 By = Annotated[
@@ -42,7 +41,7 @@ Wave = Annotated[int, typer.Option("--wave", min=0, help="Place of the open wave
 @handle_errors
 def pause(campaign: CampaignId, why: Why = "", by: By = "", if_version: IfVersion = None, as_json: AsJson = False) -> None:
     """Put the brake on: nothing of the campaign is sent until `resume`. Asks nothing, and needs neither API nor campaigner."""
-    _order(r.Pause, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
+    _give_order(records.Pause, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
 
 
 @handle_errors
@@ -57,7 +56,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume after a pause. The rules that tripped have to be accepted, and count from zero again."""
-    _order(r.Resume, as_json, campaign=campaign, why=why, by=by, if_version=if_version, accept=tuple(accept or ()))
+    _give_order(records.Resume, as_json, campaign=campaign, why=why, by=by, if_version=if_version, accept=tuple(accept or ()))
 
 
 @handle_errors
@@ -67,7 +66,7 @@ def cancel(
     """End a campaign for good: nothing of it is sent any more."""
     if not yes:
         typer.confirm(f"This ends {campaign} for good. Go on?", abort=True, err=True)
-    _order(r.Cancel, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
+    _give_order(records.Cancel, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
 
 
 @handle_errors
@@ -82,13 +81,13 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve a plan, an amendment, or the gate of a wave."""
-    _order(r.Approve, as_json, campaign=campaign, why=why, by=by, if_version=if_version, wave=wave)
+    _give_order(records.Approve, as_json, campaign=campaign, why=why, by=by, if_version=if_version, wave=wave)
 
 
 @handle_errors
 def refuse(campaign: CampaignId, why: Why = "", by: By = "", if_version: IfVersion = None, as_json: AsJson = False) -> None:
     """Refuse a proposal for good."""
-    _order(r.Refuse, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
+    _give_order(records.Refuse, as_json, campaign=campaign, why=why, by=by, if_version=if_version)
 
 
 @handle_errors
@@ -106,7 +105,7 @@ def pass_gate(
         fail("--why '': say why the gate is passed; it is kept on record", USAGE)
     if not yes:
         typer.confirm(f"This opens the wave after {wave} of {campaign}, whatever its gate says. Go on?", abort=True, err=True)
-    _order(r.Pass, as_json, campaign=campaign, why=why, by=by, if_version=if_version, wave=wave)
+    _give_order(records.Pass, as_json, campaign=campaign, why=why, by=by, if_version=if_version, wave=wave)
 
 
 @handle_errors
@@ -117,7 +116,7 @@ def amend(
     document = read_document(plan_file)
     if document["campaign"] != campaign:
         fail(f"{plan_file}: campaign {document['campaign']!r} must be {campaign!r}, or be proposed as another", USAGE)
-    _order(r.Amend, as_json, campaign=campaign, why=why, by=by, if_version=if_version, plan=document)
+    _give_order(records.Amend, as_json, campaign=campaign, why=why, by=by, if_version=if_version, plan=document)
 
 
 @handle_errors
@@ -129,16 +128,16 @@ def retry(
     if_version: IfVersion = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let targets whose last attempt has ended in one of these ways wait again."""
-    allowed = get_args(r.Retriable)
+    """Let targets wait for another attempt if their last attempt has ended in one of these ways."""
+    allowed = get_args(records.Retriable)
     unknown = [word for word in ended if word not in allowed]
     if unknown:
         fail(f"--ended {unknown[0]!r} must be one of {', '.join(allowed)}", USAGE)
-    _order(r.Retry, as_json, campaign=campaign, why=why, by=by, if_version=if_version, ended=tuple(ended))
+    _give_order(records.Retry, as_json, campaign=campaign, why=why, by=by, if_version=if_version, ended=tuple(ended))
 
 
 def settings_for(campaign: str) -> Settings:
-    """Return the settings; exit unless this may be the id of a campaign."""
+    """Return the settings; exit with an error if this cannot be the id of a campaign."""
     if not is_id(campaign):
         fail(f"campaign {campaign!r} must be 1 to {MAX_ID} {NAME_RULE}", USAGE)
     return settings_or_fail()
@@ -147,15 +146,15 @@ def settings_for(campaign: str) -> Settings:
 def author_of(by: str) -> str:
     """The author of an order: the value of --by, or the user of this process if it is empty."""
     author = by.strip() or getpass.getuser()
-    if author.startswith(r.CAMPAIGNER):
+    if author.startswith(records.CAMPAIGNER):
         fail(f"--by {author!r} is a name of the campaigner; name a person", USAGE)
     return author
 
 
 def carry_out(
-    settings: Settings, name: str, run: "Callable[[Read, Publish], Coroutine[Any, Any, Taken | Declined]]"
+    settings: Settings, name: str, intake: "Callable[[Read, Publish], Coroutine[Any, Any, Taken | Declined]]"
 ) -> "Taken | Declined":
-    """Run an intake function with two functions: one reads this campaign's record, the other publishes orders to the broker."""
+    """Call `intake` with two functions, and return its result: one reads this campaign's record, the other publishes orders."""
     from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.messaging.publisher import Publisher
 
@@ -167,22 +166,22 @@ def carry_out(
             fold_into(campaigns, facts)
         return campaigns.get(name)
 
-    async def publish(orders: Iterable[r.Command]) -> list[Receipt]:
+    async def publish(orders: Iterable[records.Command]) -> list[Receipt]:
         async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
             return await publisher.orders(orders)
 
-    return asyncio.run(run(lambda _: asyncio.to_thread(read), publish))
+    return asyncio.run(intake(lambda _: asyncio.to_thread(read), publish))
 
 
-def print_outcome(order: r.Command, outcome: "Taken | Declined", as_json: bool) -> None:
-    """Print the outcome of an order; exit with an error if it was declined, or has no effect, or not yet."""
+def print_outcome(order: records.Command, outcome: "Taken | Declined", as_json: bool) -> None:
+    """Print the outcome of an order; exit with an error if it was declined, has no effect, or is not in force yet."""
     from manifold.campaigns.intake import Declined, Effect
 
     if isinstance(outcome, Declined):
         fail(outcome.reason)
     facts = {
         "campaign": order.campaign,
-        "do": str(order.__struct_config__.tag),
+        "do": str(order.__struct_config__.tag),  # the kind of order, such as pause
         "by": order.by,
         "seq": outcome.seq,
         "effect": str(outcome.effect),
@@ -195,22 +194,22 @@ def print_outcome(order: r.Command, outcome: "Taken | Declined", as_json: bool) 
     if outcome.effect is Effect.NONE:
         fail(f"it is on record as {outcome.seq} and has no effect: {outcome.reason}")
     if outcome.effect is Effect.NOT_IN_FORCE:
-        fail(f"{outcome.reason}; {NOT_ON}", UNCONFIRMED)
+        fail(f"{outcome.reason}; {BRAKE_NOT_ON}", UNCONFIRMED)
 
 
-def _order(kind: type[r.Order], as_json: bool, *, by: str, **fields: Any) -> None:
+def _give_order(kind: type[records.Order], as_json: bool, *, by: str, **fields: Any) -> None:
     """Build an order of this kind from its fields, publish it, and print its outcome; exit if it is invalid or has no effect."""
     from manifold.campaigns.intake import BRAKES, take
 
     name = fields["campaign"]
     settings = settings_for(name)
     try:
-        order = r.build_order(kind, fields | {"by": author_of(by), "token": secrets.token_hex(16)})
+        order = records.build_order(kind, fields | {"by": author_of(by), "token": secrets.token_hex(16)})
     except ValueError as exc:
         fail(str(exc), USAGE)
     try:
         outcome = carry_out(settings, name, lambda read, publish: take(order, read, publish))
     except Retryable as exc:
-        consequence = NOT_KNOWN_TO_BE_ON if kind in BRAKES else UNKNOWN
+        consequence = BRAKE_UNKNOWN if kind in BRAKES else ORDER_UNKNOWN
         fail(f"{exc}; {consequence}", UNCONFIRMED)
     print_outcome(order, outcome, as_json)

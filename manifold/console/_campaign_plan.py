@@ -41,23 +41,28 @@ def read_document(file: Path) -> dict[str, Any]:
     return document
 
 
-def read_list(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
-    """Read the targets from the file of --targets; None if the option is not given and the plan lists no vehicles.
+def read_targets_option(document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
+    """Return the targets from the file of --targets; None if the option is not given (`file` is None), so that they are unknown.
 
-    If the plan lists its vehicles itself, the result is empty; then the option must not be given.
+    If the plan lists its vehicles itself, there are no further targets: the result is empty, and the option is an error.
     """
     from manifold.campaigns.lists import read_targets
 
-    is_in_plan = "vins" in document["targets"]
-    if is_in_plan and file is not None:
+    lists_its_vehicles = "vins" in document["targets"]
+    if lists_its_vehicles and file is not None:
         fail(f"--targets {file}: the plan lists its vehicles itself; leave the option out, or name a file in the plan", USAGE)
-    if is_in_plan:
+    if lists_its_vehicles:
         return ()
-    return None if file is None else read_or_fail(read_targets(file))
+    if file is None:
+        return None
+    return result_or_fail(read_targets(file))
 
 
 def campaign_of(file: Path, document: dict[str, Any], listed: "Sequence[Target]", policy: "Policy", now_ms: int) -> "Campaign":
-    """Return the campaign as it would be after this plan and its list are proposed; exit if the list does not fit the plan."""
+    """Return the campaign as it would be after this plan is proposed with the `listed` targets, and approved at `now_ms`.
+
+    If the plan would be refused, for example because the targets do not fit it, exits with an error that names the plan's `file`.
+    """
     from manifold.campaigns.rehearsal import propose
 
     campaign = propose(document, listed, policy, now_ms)
@@ -67,7 +72,7 @@ def campaign_of(file: Path, document: dict[str, Any], listed: "Sequence[Target]"
 
 
 def instant_of(text: str) -> int:
-    """Return the instant given by --at in milliseconds since 1970, the current time if it is empty; exit if it is invalid."""
+    """Return the instant given by --at in Unix milliseconds: the current time if the option is empty. Exit if it is invalid."""
     from manifold.campaigns.quantities import instant_ms
 
     if not text:
@@ -78,6 +83,8 @@ def instant_of(text: str) -> int:
         fail(f"--at {text!r} {exc}", USAGE)
 
 
-def read_or_fail(result: T | Refused, code: int = USAGE) -> T:
+def result_or_fail(result: T | Refused, code: int = USAGE) -> T:
     """Return the result of a reader or check; if it is a refusal, print the reason and exit with this status."""
-    return fail(result.reason, code) if isinstance(result, Refused) else result
+    if isinstance(result, Refused):
+        fail(result.reason, code)
+    return result

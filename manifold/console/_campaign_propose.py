@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifold.console._campaign_orders import UNCONFIRMED, UNKNOWN, By, Why, author_of, carry_out, print_outcome
-from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, read_document, read_or_fail
+from manifold.console._campaign_orders import ORDER_UNKNOWN, UNCONFIRMED, By, Why, author_of, carry_out, print_outcome
+from manifold.console._campaign_plan import At, PlanFile, TargetsFile, instant_of, read_document, result_or_fail
 from manifold.console._output import FAILED, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from manifold.contracts import campaigns as r
+from manifold.contracts import campaigns as records
 from manifold.contracts.errors import Retryable
 from manifold.settings import Settings
 
@@ -40,35 +40,38 @@ def propose(
     document = read_document(plan_file)
     now_ms = instant_of(at)
     author = author_of(by)
-    listed = _read_list(plan_file, document, targets)
-    campaign = read_or_fail(proposals.examined(document, listed, proposals.policy_of(settings), now_ms), FAILED)
+    listed = _read_targets(plan_file, document, targets)
+    campaign = result_or_fail(proposals.examined(document, listed, proposals.policy_of(settings), now_ms), FAILED)
     try:
-        size = _data_size_or_fail(settings, campaign)
+        data_bytes = _data_size_or_fail(settings, campaign)
         if dry_run:
-            _show(read_or_fail(proposals.dry_run(campaign, size, now_ms), FAILED), as_json)
+            effects = result_or_fail(proposals.dry_run(campaign, data_bytes, now_ms), FAILED)
+            _print_dry_run(effects, as_json)
             return
         token = secrets.token_hex(16)
         fields = {"campaign": document["campaign"], "by": author, "why": why, "plan": document, "token": token}
-        proposal = r.build_order(r.Propose, fields)
-        assert isinstance(proposal, r.Propose)
+        proposal = records.build_order(records.Propose, fields)
+        assert isinstance(proposal, records.Propose)
         outcome = carry_out(
             settings, proposal.campaign, lambda read, publish: take_proposal(proposal, listed or (), read, publish)
         )
     except Retryable as exc:
-        fail(f"{exc}; {UNKNOWN}", UNCONFIRMED)
+        fail(f"{exc}; {ORDER_UNKNOWN}", UNCONFIRMED)
     print_outcome(proposal, outcome, as_json)
 
 
-def _read_list(plan_file: Path, document: dict[str, Any], file: Path | None) -> "Sequence[Target] | None":
-    """Read the list of targets from the file of --targets, or else from the file that the plan names; None without either.
+def _read_targets(plan_file: Path, document: dict[str, Any], targets_file: Path | None) -> "Sequence[Target] | None":
+    """Read the targets from the file of --targets, or else from the file that the plan names; None if neither is given.
 
-    The plan names its file relative to its own folder.
+    The plan names its file relative to the plan's own folder.
     """
     from manifold.campaigns.lists import read_targets
 
-    if file is None and "file" not in document["targets"]:
-        return None
-    return read_or_fail(read_targets(file or plan_file.parent / document["targets"]["file"]))
+    if targets_file is not None:
+        return result_or_fail(read_targets(targets_file))
+    if "file" in document["targets"]:
+        return result_or_fail(read_targets(plan_file.parent / document["targets"]["file"]))
+    return None
 
 
 def _data_size_or_fail(settings: Settings, campaign: "Campaign") -> int | None:
@@ -95,17 +98,19 @@ def _data_size_or_fail(settings: Settings, campaign: "Campaign") -> int | None:
             data = history.data(plan.data_id)
         size = None if data is None else len(data.payload)
     refusal = data_refusal(plan, size, asyncio.run(largest_packet()), settings.topic_prefix)
-    return fail(refusal) if refusal is not None else size
+    if refusal is not None:
+        fail(refusal)
+    return size
 
 
-def _show(view: dict[str, Any], as_json: bool) -> None:
-    """Print the result of a dry run."""
+def _print_dry_run(effects: dict[str, Any], as_json: bool) -> None:
+    """Print what the proposal would do."""
     if as_json:
-        print_json(view)
+        print_json(effects)
         return
-    waves = [(wave["name"], wave["targets"], wave["vins_sha256"]) for wave in view["waves"]]
-    out.print(table(f"{view['campaign']}: {view['targets']} targets", ("wave", "targets", "SHA-256 of its VINs"), waves))
-    for warning in view["warnings"]:
+    waves = [(wave["name"], wave["targets"], wave["vins_sha256"]) for wave in effects["waves"]]
+    out.print(table(f"{effects['campaign']}: {effects['targets']} targets", ("wave", "targets", "SHA-256 of its VINs"), waves))
+    for warning in effects["warnings"]:
         out.print(f"warning: {warning}", highlight=False, markup=False)
-    facts = [(name, view[name]) for name in ("data_id", "data_bytes", "in_no_wave", "plan_sha256")]
+    facts = [(name, effects[name]) for name in ("data_id", "data_bytes", "in_no_wave", "plan_sha256")]
     out.print(table("nothing is recorded", ("what", "value"), facts))

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
     from manifold.campaigns.falsifications import Sent
     from manifold.campaigns.fold import Campaign
 
-EVERY_S = 2.0
+REFRESH_INTERVAL_S = 2.0  # of `show --watch`
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="So many at most.")]
 FromLake = Annotated[
     bool, typer.Option("--lake", help="From the lake, which has the first publishes too; default: from archive and recorders.")
@@ -27,22 +27,25 @@ State = Annotated[str, typer.Option("--state", help="Only those with this state.
 
 @handle_errors
 def ls(state: State = "", as_json: AsJson = False) -> None:
-    """The campaigns on record, oldest proposal first: where they are, and why."""
+    """The campaigns on record, oldest proposal first: the state of each, and why it is in this state."""
     from manifold.campaigns import views
     from manifold.campaigns.decided import Stage
     from manifold.campaigns.record import read_campaigns
 
     _require_word("--state", state, Stage)
-    campaigns = read_campaigns(settings_or_fail(), ended_since=0)
+    campaigns = read_campaigns(settings_or_fail(), ended_since=0)  # also those that ended long ago
     summaries = [views.summary(name, campaign, wall_clock_ms()) for name, campaign in views.in_order(campaigns)]
     if state:
         summaries = [summary for summary in summaries if summary["state"] == state]
     if as_json:
         print_json(summaries)
         return
+    if not summaries:
+        out.print("no campaign is on record")
+        return
     columns = ("campaign", "state", "because", "version", "targets", "proposed at")
-    rows = [tuple(summary[column.replace(" ", "_")] for column in columns) for summary in summaries]
-    out.print(table(f"{len(rows)} campaigns", columns, rows) if rows else "no campaign is on record")
+    rows = [(s["campaign"], s["state"], s["because"], s["version"], s["targets"], s["proposed_at"]) for s in summaries]
+    out.print(table(f"{len(rows)} campaigns", columns, rows))
 
 
 @handle_errors
@@ -51,10 +54,7 @@ def show(
     watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s, until it is over or Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Where a campaign is, and why; its counts by wave and state; its rate. With --watch and --json one line each time."""
-    from rich.live import Live
-
-    from manifold.campaigns.decided import OVER
+    """The state of a campaign, and why; its counts by wave and state; its rate. With --watch and --json one line each time."""
     from manifold.campaigns.record import CampaignRecord, fold_into
     from manifold.campaigns.views import summary
 
@@ -67,28 +67,14 @@ def show(
         return _require_proposed(campaign, campaigns)
 
     current = read()
-    if not watch:
-        view = summary(campaign, current, wall_clock_ms())
-        if as_json:
-            print_json(view)
-        else:
-            out.print(_render(view))
+    if watch:
+        _watch(campaign, current, read, as_json)
         return
-    try:
-        with Live(console=out, auto_refresh=False) as live:
-            while True:
-                view = summary(campaign, current, wall_clock_ms())
-                if as_json:
-                    sys.stdout.write(json.dumps(view, default=str) + "\n")
-                    sys.stdout.flush()
-                else:
-                    live.update(_render(view), refresh=True)
-                if current.decided.stage in OVER:
-                    return
-                time.sleep(EVERY_S)
-                current = read()
-    except KeyboardInterrupt:
-        return
+    view = summary(campaign, current, wall_clock_ms())
+    if as_json:
+        print_json(view)
+    else:
+        out.print(_render(view))
 
 
 @handle_errors
@@ -102,7 +88,7 @@ def targets(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """The targets of a campaign and their states, in the order of waves and draw."""
+    """The targets of a campaign and their states, wave by wave; within a wave, in the order in which they were drawn."""
     from manifold.campaigns import views
     from manifold.campaigns.standing import Status
 
@@ -140,7 +126,7 @@ def events(
         print_json({"campaign": campaign, "events": page, "after": next_after})
         return
     columns = ("seq", "at", "order", "by", "why", "details", "without effect because")
-    rows = [(e["seq"], e["at"], e["do"], e["by"], e["why"], _details(e["details"]), e["without_effect"]) for e in page]
+    rows = [(e["seq"], e["at"], e["do"], e["by"], e["why"], _format_values(e["details"]), e["without_effect"]) for e in page]
     out.print(table(f"{campaign}, {len(rows)} orders", columns, rows))
     if next_after is not None:
         out.print(f"further ones: manifold campaign events {campaign} --after {next_after}", highlight=False, markup=False)
@@ -149,9 +135,10 @@ def events(
 @handle_errors
 def report(campaign: CampaignId, lake: FromLake = False) -> None:
     """The proof of a campaign as JSON: its numbers, every order, and what a verification of its record found."""
-    from manifold.campaigns.proof import report as proof
+    from manifold.campaigns.proof import report as proof_of
 
-    print_json(proof(*_read_facts(campaign, lake)))
+    facts, sent = _read_facts(campaign, lake)
+    print_json(proof_of(facts, sent))
 
 
 @handle_errors
@@ -160,16 +147,41 @@ def verify(campaign: CampaignId, lake: FromLake = False, as_json: AsJson = False
     from manifold.campaigns.proof import finding
     from manifold.campaigns.verification import verify as find_falsifications
 
-    findings = [finding(falsification) for falsification in find_falsifications(*_read_facts(campaign, lake))]
+    facts, sent = _read_facts(campaign, lake)
+    findings = [finding(falsification) for falsification in find_falsifications(facts, sent)]
     if as_json:
         print_json({"campaign": campaign, "is_proved": not findings, "falsifications": findings})
     elif findings:
-        rows = [tuple(fields.values()) for fields in findings]
+        rows = [(found["kind"], found["seq"], found["vin"], found["detail"]) for found in findings]
         out.print(table(f"{campaign}: NOT PROVED", ("what", "seq", "vin", "detail"), rows))
     else:
         out.print(f"{campaign}: the record explains every release, decision and end", highlight=False, markup=False)
     if findings:
         raise typer.Exit(FAILED)
+
+
+def _watch(name: str, campaign: "Campaign", read: "Callable[[], Campaign]", as_json: bool) -> None:
+    """Show the campaign, and again every `REFRESH_INTERVAL_S` seconds as `read` returns it, until it is over or Ctrl-C."""
+    from rich.live import Live
+
+    from manifold.campaigns.decided import OVER
+    from manifold.campaigns.views import summary
+
+    try:
+        with Live(console=out, auto_refresh=False) as live:
+            while True:
+                view = summary(name, campaign, wall_clock_ms())
+                if as_json:
+                    sys.stdout.write(json.dumps(view, default=str) + "\n")
+                    sys.stdout.flush()
+                else:
+                    live.update(_render(view), refresh=True)
+                if campaign.decided.stage in OVER:
+                    return
+                time.sleep(REFRESH_INTERVAL_S)
+                campaign = read()
+    except KeyboardInterrupt:
+        return
 
 
 def _read_campaign(name: str) -> "Campaign":
@@ -189,9 +201,10 @@ def _require_proposed(name: str, campaigns: "Mapping[str, Campaign]") -> "Campai
 
 
 def _read_facts(name: str, from_lake: bool) -> "tuple[Sequence[Fact], Sequence[Sent]]":
-    """Read the recorded facts of a campaign, and the first publishes to its targets, which only the lake has.
+    """Read the recorded facts of a campaign, and the first publish to each target, which only the lake has.
 
-    Exits if the archive and the recorders have no fact of it.
+    With `from_lake`, both are read from the lake. Otherwise the facts are read from archive and recorders, without any publishes;
+    exits if there is no fact.
     """
     settings = settings_for(name)
     if from_lake:
@@ -215,7 +228,7 @@ def _require_word(option: str, word: str, words: Any) -> None:
 
 
 def _render(view: Mapping[str, Any]) -> Any:
-    """Build the tables that `show` prints, from the summary of a campaign."""
+    """Build the tables that `show` prints. `view` is the summary of a campaign."""
     from rich.console import Group
 
     rate, max_rate = view["rate"]["last_60_s"], view["rate"]["per_minute"]
@@ -233,10 +246,10 @@ def _render(view: Mapping[str, Any]) -> Any:
     amendment = view["amendment"]
     if amendment:
         facts.append(("waits for approval", f"an amendment by {amendment['by']} of {', '.join(amendment['widens'])}"))
-    waves = [
-        (number, wave["name"], wave["targets"], wave["released"], wave["known"], wave["success"], _details(wave["states"]))
-        for number, wave in enumerate(view["waves"])
-    ]
+    waves = []
+    for number, wave in enumerate(view["waves"]):
+        states = _format_values(wave["states"])
+        waves.append((number, wave["name"], wave["targets"], wave["released"], wave["known"], wave["success"], states))
     tables = [table(view["campaign"], ("what", "value"), facts)]
     if waves:
         columns = ("wave", "name", "targets", "released", "known", "success", "states")
@@ -244,10 +257,10 @@ def _render(view: Mapping[str, Any]) -> Any:
     return Group(*tables)
 
 
-def _details(values: Mapping[str, Any]) -> str:
+def _format_values(values: Mapping[str, Any]) -> str:
     """Format a mapping as "name value, name value"; nested mappings in the same way."""
     parts = []
     for name, value in values.items():
-        text = _details(value) if isinstance(value, dict) else value
+        text = _format_values(value) if isinstance(value, dict) else value
         parts.append(f"{name} {text}")
     return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -17,7 +17,7 @@ from manifold.history.merge import History
 from manifold.queues import Loader, Policy
 from manifold.settings import Settings
 
-CANCEL_BATCH_SIZE = 5000  # entries ended in Redis before their outcomes are recorded
+CANCEL_SLICE_SIZE = 5000  # entries ended in Redis before their outcomes are recorded
 TRIGGER_PAGE_SIZE = 1000  # triggers per lookup
 REASON = "cancelled by manifold batch cancel"
 
@@ -29,7 +29,7 @@ class Progress:
     triggers: int = 0
     entries: Counter[str] = field(default_factory=Counter)  # entries by `EntryState` or `Outcome`
     before: int | None = MAX_SEQ  # triggers before this seq remain; None if no trigger remains
-    spoilt: list[str] = field(default_factory=list)  # vehicles that were skipped, each with the corrupt key to delete
+    skipped: list[str] = field(default_factory=list)  # vehicles that were skipped, each with the corrupt key to delete
 
 
 def cancel(
@@ -72,27 +72,26 @@ def cancel(
             if vins:
                 entries_of_vins += entries  # ended below, once every VIN is known to be in a trigger
             else:
-                for _ in _end_entries(loader, entries, progress.entries):
-                    report_progress(progress)
+                _end_entries(loader, entries, progress, report_progress)
             progress.triggers += 1
             progress.before = batch.seq
             report_progress(progress)
         progress.before = page.before
     unknown_vins = vins - {entry.vin for entry in entries_of_vins}
-    _require_known(progress, request_id, unknown_vins, settings)
-    for _ in _end_entries(loader, iter(entries_of_vins), progress.entries):
-        report_progress(progress)
-    progress.spoilt = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
+    _require_found(request_id, progress.triggers, unknown_vins, settings)
+    _end_entries(loader, iter(entries_of_vins), progress, report_progress)
+    progress.skipped = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loader.spoilt)]
     return progress
 
 
 def _first_seq_in_retention(settings: Settings) -> int:
-    """The first seq within the retention, and one hour before it, because clocks may differ."""
+    """The first seq of the retention, which is extended by one hour, because clocks may differ."""
     return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
 
 
-def _require_known(progress: Progress, request_id: str, unknown_vins: Set[str], settings: Settings) -> None:
-    if not progress.triggers:
+def _require_found(request_id: str, triggers: int, unknown_vins: Set[str], settings: Settings) -> None:
+    """Raise Permanent if the number of triggers is 0, or if there are VINs that no trigger names."""
+    if not triggers:
         raise Permanent(
             f"no trigger had the request_id {request_id!r} in the last {settings.retention_days:g} days; "
             "look it up with manifold batch show, or manifold vin show <VIN>"
@@ -101,26 +100,33 @@ def _require_known(progress: Progress, request_id: str, unknown_vins: Set[str], 
         raise Permanent(f"VIN {min(unknown_vins)!r} is in no batch of {request_id!r}; name vehicles of the batch")
 
 
-def _end_entries(loader: Loader, entries: Iterator[EntryHistory], counts: Counter[str]) -> Iterator[None]:
-    """End the open ones of these entries and record their outcomes; yield after each slice of `CANCEL_BATCH_SIZE` entries.
+def _end_entries(
+    loader: Loader,
+    entries: Iterator[EntryHistory],
+    progress: Progress,
+    report_progress: Callable[[Progress], object],
+) -> None:
+    """End those entries that are open, and record their outcomes, in slices of `CANCEL_SLICE_SIZE` entries.
 
-    `counts` is updated with the states of all entries. To end an entry again is harmless, so a slice may be repeated.
+    The resulting states of all entries are added to the counts of `progress`, which is reported after each slice. To end an
+    entry again is harmless, so a slice may be repeated.
     """
-    while batch := list(islice(entries, CANCEL_BATCH_SIZE)):
-        counts.update(entry.state for entry in batch if not entry.is_open)
+    while entry_slice := list(islice(entries, CANCEL_SLICE_SIZE)):
+        progress.entries.update(entry.state for entry in entry_slice if not entry.is_open)
         now_ms = time.time_ns() // 1_000_000
-        open_seqs = _seqs_by_owner(entry for entry in batch if entry.is_open)
+        open_seqs = _seqs_by_owner(entry for entry in entry_slice if entry.is_open)
         cancelled = []
-        for owner, seq, outcome in loader.end(open_seqs, Outcome.CANCELLED, now_ms):
-            counts[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
+        for owner, seq, outcome in loader.end(open_seqs.items(), Outcome.CANCELLED, now_ms):
+            state = EntryState.IN_FLIGHT if outcome is None else outcome
+            progress.entries[state] += 1
             if outcome is Outcome.CANCELLED:
                 cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
         loader.add_outcomes(cancelled)
-        yield
+        report_progress(progress)
 
 
-def _seqs_by_owner(entries: Iterator[EntryHistory]) -> Iterator[tuple[str, list[int]]]:
+def _seqs_by_owner(entries: Iterable[EntryHistory]) -> dict[str, list[int]]:
     seqs: dict[str, list[int]] = {}
     for entry in entries:
         seqs.setdefault(entry.vin, []).append(entry.seq)
-    yield from seqs.items()
+    return seqs

@@ -86,34 +86,37 @@ def _ban(settings: Settings, vin: str, *, undo: bool, days: float, as_json: bool
             return await revocations.revoke(settings, redis, vin, until)
 
     if undo:
-        state_without_emqx = f"{vin} is still revoked"
-        state_without_redis = "bans it no longer, but it may still be on record as revoked"
+        state_if_emqx_fails = f"{vin} is still revoked"
+        state_if_redis_fails = "EMQX bans it no longer, but it may still be on record as revoked"
     else:
-        state_without_emqx = (
+        state_if_emqx_fails = (
             f"{vin} is on record as revoked, but EMQX may let it in until a dispatcher next compares its bans with the record"
         )
-        state_without_redis = "bans it, but it is not on record"
+        state_if_redis_fails = "EMQX bans it, but it is not on record"
     try:
-        is_changed = asyncio.run(apply())
-    except Retryable as exc:
+        has_changed = asyncio.run(apply())
+    except Retryable as exc:  # EMQX is unavailable or refuses
         fail(
-            f"{state_without_emqx}: {exc}; check MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY and MANIFOLD_EMQX_API_SECRET, "
+            f"{state_if_emqx_fails}: {exc}; check MANIFOLD_EMQX_API_URL, MANIFOLD_EMQX_API_KEY and MANIFOLD_EMQX_API_SECRET, "
             "then do it again"
         )
     except RedisError as exc:
-        fail(f"EMQX {state_without_redis}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")
+        fail(f"{state_if_redis_fails}: Redis is unavailable ({exc}); do it again when MANIFOLD_REDIS_URL answers")
     if as_json:
-        print_json({"name": vin, "changed": is_changed, "banned_until": None if undo else until})
+        print_json({"name": vin, "changed": has_changed, "banned_until": None if undo else until})
     elif undo:
-        out.print(f"{vin} may connect to EMQX again" if is_changed else f"{vin} was not revoked")
-    elif is_changed:
+        out.print(f"{vin} may connect to EMQX again" if has_changed else f"{vin} was not revoked")
+    elif has_changed:
         out.print(f"EMQX bans {vin} until {until:%Y-%m-%d}: its connection has ended, and new ones are refused")
     else:
         out.print(f"EMQX has banned {vin} already, until {until:%Y-%m-%d} or longer; it stays so")
 
 
 def _revoke_issued(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Revoke all certificates that the sandbox's CA for clients issued to this name, and print the result; exit without any."""
+    """Revoke all certificates that the sandbox's CA for clients issued to this name, and print the result.
+
+    If there is none, exits with an error that says why.
+    """
     from manifold.sandbox.platform import cert_registry, certificates
     from manifold.sandbox.platform.authority import FRONT_DOOR
 
@@ -143,9 +146,10 @@ def list_issued(as_json: AsJson = False) -> None:
     from manifold.sandbox.platform import cert_registry, certificates
 
     home = settings_or_fail().home
-    revoked = certificates.revoked(home)
+    revoked_serials = certificates.revoked(home)
     rows = [
-        (row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in revoked) for row in cert_registry.unexpired(home)
+        (row.name, f"{row.serial:x}", row.issuer, row.ends_at, row.serial in revoked_serials)
+        for row in cert_registry.unexpired(home)
     ]
     columns = ("name", "serial", "issuer", "ends_at", "revoked")
     if as_json:

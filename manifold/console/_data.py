@@ -24,7 +24,7 @@ def _group() -> None:
 @app.command("show")
 @handle_errors
 def show(data_id: DataIdArgument, as_json: AsJson = False, output: Output = "") -> None:
-    """SHA-1, size, and when it was published, first, last and how often. The bytes: in the JSON (base64), or in a file."""
+    """Size and SHA-1 of the data, and when and how often it was published. Its bytes: in the JSON (base64), or in a file."""
     if not is_id(data_id):
         fail(f"data_id {data_id!r} must be 1 to 128 printable ASCII characters without space, + # /", USAGE)
     if output == "-" and as_json:

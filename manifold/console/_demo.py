@@ -14,7 +14,7 @@ from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.programs import programs
 from manifold.settings import Settings
 
-SCHEDULES = tuple(name for name in Settings.model_fields if name.endswith("_schedule"))
+SCHEDULE_SETTINGS = tuple(name for name in Settings.model_fields if name.endswith("_schedule"))  # of the DAGs
 DESCRIPTION = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # wraps on a narrow terminal
 STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), DESCRIPTION, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
@@ -22,8 +22,8 @@ STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), DESCRIPTION, TimeElapsedC
 @handle_errors
 def demo() -> None:
     """Run the main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
-    # The demo triggers the DAG itself; runs by schedule would only delay it.
-    settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULES, ""))
+    # The demo triggers the DAG itself, so no DAG gets a schedule: scheduled runs would only delay it.
+    settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULE_SETTINGS, ""))
     if supervise.status(settings).running:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
     began = time.monotonic()
@@ -31,11 +31,11 @@ def demo() -> None:
         steps = _Steps(progress)
         job = Demo(settings, steps.begin)
         try:
-            steps.begin(start_of(settings))
-            supervise.up(settings, not_waiting_for=("airflow",))
+            steps.begin(describe_start(settings))
+            supervise.up(settings, not_waiting_for=("airflow",))  # the job waits for Airflow itself, after its first steps
             asyncio.run(job.play())
         except ManifoldError as exc:
-            job.fail(str(exc))
+            job.record_abort(str(exc))
         finally:
             steps.begin("stopping the platform")
             supervise.down(settings)
@@ -45,13 +45,13 @@ def demo() -> None:
         raise typer.Exit(FAILED)
 
 
-def start_of(settings: Settings) -> str:
+def describe_start(settings: Settings) -> str:
     """Describe the first step: the programs that the demo starts. An external broker is not among them."""
     return f"starting the platform: {', '.join(program.name for program in programs(settings))}"
 
 
 class _Steps:
-    """Shows one line per step. The begin of a step ends the previous one."""
+    """Shows one line per step. Beginning a step ends the previous one."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -71,7 +71,7 @@ def _show(settings: Settings, job: Demo, seconds: float) -> None:
     out.print(table(f"The main job, in {seconds:.0f} s: {verdict}", ("held", "what", "seen"), rows))
     if job.signals is not None:
         columns = ("kind", "sent", "the door", "the lake")
-        out.print(table(f"What became of {len(job.signals.sent)} signals, by kind", columns, job.signals.rows()))
+        out.print(table(f"What became of {len(job.signals.sent)} signals, by kind", columns, job.signals.summary_rows()))
     out.print("Look next:")
     if job.report:
         out.print(f"  {job.report}   the quality report of this run")

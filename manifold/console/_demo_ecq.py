@@ -21,30 +21,30 @@ DELIVERY_WAIT_S = 120.0
 class Result:
     """The result of the step."""
 
-    recorded: int  # accepted writes
-    seconds: float  # duration of the writes
-    arrived: int  # messages received by all clients
-    right: int  # clients that received exactly the newest message of each key, in the order of the writes
+    recorded_writes: int
+    write_seconds: float  # duration of all writes
+    received_messages: int  # by all clients together
+    correct_clients: int  # clients that received exactly the newest message of each key, in the order of the writes
 
 
 async def play_ecq(settings: Settings, platform: Publisher, run: str) -> Result:
     """Write messages to offline clients, connect the clients, and count what they receive."""
     clients = [Owner(f"climate-{run}-{n:02}") for n in range(CLIENTS)]
     began = time.monotonic()
-    recorded = await _write(platform, clients)
-    seconds = time.monotonic() - began
+    recorded_writes = await _write(platform, clients)
+    write_seconds = time.monotonic() - began
     # Keys are written in turn, so the last KEYS writes are the newest message of each key.
     expected = [(f"key/{n % KEYS}", sha1_hex(_payload(n))) for n in range(WRITES - KEYS, WRITES)]
     async with Fleet(settings, clients, seed=int(run), behaviour=Behaviour(compacted_queues=True)) as fleet:
         await fleet.connect()
-        with contextlib.suppress(TimeoutError):  # the following check reports what is missing
+        with contextlib.suppress(TimeoutError):  # the counts below show what is missing
             await fleet.wait_for(lambda fleet: len(fleet.acknowledged) >= CLIENTS * KEYS, DELIVERY_WAIT_S)
-        received = defaultdict(list)
+        received_by_client = defaultdict(list)
         for message in fleet.received:
-            received[message.vin].append((message.key, message.payload_sha1))
-    right = sum(received[client] == expected for client in clients)
-    arrived = sum(map(len, received.values()))
-    return Result(recorded, seconds, arrived, right)
+            received_by_client[message.vin].append((message.key, message.payload_sha1))
+    correct_clients = sum(received_by_client[client] == expected for client in clients)
+    received_messages = sum(map(len, received_by_client.values()))
+    return Result(recorded_writes, write_seconds, received_messages, correct_clients)
 
 
 async def _write(platform: Publisher, clients: list[Owner]) -> int:

@@ -26,20 +26,20 @@ from manifold.settings import Settings
 from manifold.signals.dead_letters import open_dead_letters
 
 DEVICES, MESSAGES = 20, 500
-SETTLED_WAIT_S = 120.0
+OUTCOME_WAIT_S = 120.0
 POLL_S = 0.1
 MAX_DEAD_LETTERS = 10_000  # dead letters that are searched; some may be of earlier runs
 FINAL_OUTCOMES = ("processed", "duplicate", "refused")
 
 
 @dataclass(slots=True)
-class Kinds:
+class SentSignals:
     """The messages sent, and their outcomes at the door and in the lake."""
 
     sent: list[SignalMessage]
     began: datetime
-    settled: int  # messages with a final outcome
-    seconds: float
+    handled: int  # messages that have a final outcome at the door
+    seconds: float  # time until all messages were handled
     codes: dict[str, str]  # the codes of the dead letters, by correlation id
     # The number of rows in each table: by device, instant and digest, and in quarantine by code.
     raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)
@@ -51,24 +51,24 @@ class Kinds:
         return [message for message in self.sent if message.kind in kinds]
 
     @property
-    def good(self) -> int:
+    def good_exactly_once(self) -> int:
         """The number of valid signals that are in the lake exactly once, both raw and processed."""
         keys = [message.row for message in self.of(Kind.GOOD) if message.row]
         return sum(self.raw[key] == self.processed[key] == 1 for key in keys)
 
     @property
-    def refused(self) -> int:
+    def refused_with_code(self) -> int:
         """The number of invalid messages that are dead letters with the expected code."""
         invalid = [message for message in self.sent if message.code]
         return sum(self.codes.get(message.correlation_id) == message.code for message in invalid)
 
     @property
-    def in_quarantine(self) -> bool:
+    def is_quarantine_complete(self) -> bool:
         """Whether quarantine has as many rows of each code as messages with this code were sent."""
         return self.quarantined == Counter(message.code for message in self.sent if message.code)
 
-    def rows(self) -> list[tuple[object, ...]]:
-        """Return a table row for each kind of message: number sent, outcome at the door, rows in the lake."""
+    def summary_rows(self) -> list[tuple[object, ...]]:
+        """Return a row for each kind of message: kind, number sent, outcome at the door, rows in the lake."""
         rows: list[tuple[object, ...]] = []
         for kind in Kind:
             messages = self.of(kind)
@@ -94,18 +94,21 @@ def has_a_door(settings: Settings) -> bool:
     return any(program.kind == "signals" for program in programs(settings)) and bool(hmac_secrets(settings))
 
 
-async def send_signals(settings: Settings, run: str) -> Kinds:
-    """Publish the fleet's messages, and wait until the door has settled all of them."""
+async def send_signals(settings: Settings, run: str) -> SentSignals:
+    """Publish the fleet's messages, and wait until the door has a final outcome for each, at most `OUTCOME_WAIT_S`.
+
+    `run` is the name of the demo's run, a number, which also seeds the messages.
+    """
     instant = datetime.now(UTC)
-    settled_before = await asyncio.to_thread(_count_settled, settings)
+    handled_before = await asyncio.to_thread(_count_handled, settings)
     mix = SignalMix(int(run), DEVICES, hmac_secrets(settings)[0], prefix=f"gateway-{run}")
     sent = list(mix.messages(MESSAGES, instant))
     began = time.monotonic()
     await publish(settings, sent, seed=int(run))
-    settled = 0
-    while settled < len(sent) and time.monotonic() < began + SETTLED_WAIT_S:
+    handled = 0
+    while handled < len(sent) and time.monotonic() < began + OUTCOME_WAIT_S:
         await asyncio.sleep(POLL_S)
-        settled = await asyncio.to_thread(_count_settled, settings) - settled_before
+        handled = await asyncio.to_thread(_count_handled, settings) - handled_before
     seconds = time.monotonic() - began
     async with open_dead_letters(settings) as queue:
         dead_letters = await queue.take_oldest(MAX_DEAD_LETTERS)
@@ -115,17 +118,18 @@ async def send_signals(settings: Settings, run: str) -> Kinds:
         correlation_id = str(letter.message.headers.get("x-correlation-id"))
         if correlation_id in sent_ids:
             codes[correlation_id] = letter.code
-    return Kinds(sent, instant, settled, seconds, codes)
+    return SentSignals(sent, instant, handled, seconds, codes)
 
 
-def find_in_lake(settings: Settings, kinds: Kinds) -> None:
-    """Count the rows of these signals in the lake, and set `raw`, `processed` and `quarantined`."""
+def count_in_lake(settings: Settings, signals: SentSignals) -> None:
+    """Count the rows of these signals in the lake, and set `raw`, `processed` and `quarantined` of `signals`."""
     catalog = open_catalog(settings)
-    kinds.raw = _count_by_key(catalog, XRAY_RAW, kinds.began)
-    kinds.processed = _count_by_key(catalog, XRAY_PROCESSED, kinds.began)
-    quarantined = _rows_since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
+    signals.raw = _count_by_key(catalog, XRAY_RAW, signals.began)
+    signals.processed = _count_by_key(catalog, XRAY_PROCESSED, signals.began)
+    quarantined = _rows_since(catalog, QUARANTINE, signals.began, ("stream", "reason"))
+    # A reason is `CODE: explanation`.
     codes = [row["reason"].partition(":")[0] for row in quarantined if row["stream"] == Stream.XRAY_RAW.value]
-    kinds.quarantined = Counter(code for code in codes if code in tuple(Code))
+    signals.quarantined = Counter(code for code in codes if code in tuple(Code))
 
 
 def _count_by_key(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str, datetime, str]]:
@@ -143,7 +147,7 @@ def _rows_since(catalog: Catalog, table: Table, since: datetime, columns: tuple[
     return rows
 
 
-def _count_settled(settings: Settings) -> int:
+def _count_handled(settings: Settings) -> int:
     """Return the number of messages with a final outcome since the door started, from its metrics."""
     page = httpx.get(
         f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False, verify=verified(settings, settings.signals)

@@ -18,9 +18,9 @@ from sqlalchemy.exc import DatabaseError
 
 from manifold.console._broker_probe import probe_quietly
 from manifold.console._diagnostic import Diagnostic
-from manifold.console._doctor_archive import archive
-from manifold.console._doctor_certificates import certificates
-from manifold.console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, rabbitmq, ring, signatures
+from manifold.console._doctor_archive import check_archive
+from manifold.console._doctor_certificates import check_certificates
+from manifold.console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, check_rabbitmq, probe_ring, probe_signatures
 from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import keys
 from manifold.contracts.errors import Permanent
@@ -59,30 +59,30 @@ def doctor(as_json: AsJson = False) -> None:
 def examine(settings: Settings) -> Iterator[Diagnostic]:
     """Run the checks one after the other, and yield the result of each: first the dependencies, then what depends on them."""
     yield Diagnostic("python", True, sys.version.split()[0])
-    yield _java()
-    settings = as_started(settings)
-    yield from _programs(settings)
-    yield _jars(settings)
-    yield _home(settings)
-    yield archive(settings)
-    yield _attempt("catalog", partial(_catalog, settings), "make up creates it; else correct MANIFOLD_CATALOG_URI")
-    yield _tables(settings)
-    yield from _redis_checks(settings)
-    yield from _service_checks(settings)
+    yield _check_java()
+    settings = as_started(settings)  # without the optional services that the running platform was started without
+    yield from _check_programs(settings)
+    yield _check_jars(settings)
+    yield _check_home(settings)
+    yield check_archive(settings)
+    yield _attempt("catalog", partial(_probe_catalog, settings), "make up creates it; else correct MANIFOLD_CATALOG_URI")
+    yield _check_tables(settings)
+    yield from _check_redis(settings)
+    yield from _check_services(settings)
 
 
-def _redis_checks(settings: Settings) -> Iterator[Diagnostic]:
-    yield _attempt("redis", partial(_redis, settings), "make up; else correct MANIFOLD_REDIS_URL")
-    yield _attempt("redis memory", partial(_memory, settings), "raise maxmemory, and set maxmemory-policy to noeviction")
+def _check_redis(settings: Settings) -> Iterator[Diagnostic]:
+    yield _attempt("redis", partial(_probe_redis, settings), "make up; else correct MANIFOLD_REDIS_URL")
+    yield _attempt("redis memory", partial(_probe_memory, settings), "raise maxmemory, and set maxmemory-policy to noeviction")
     persistence_remedy = (
         "set appendonly yes and appendfsync everysec: entries that Redis loses are queued again, but those that were just "
         "sent or acknowledged may be sent twice"
     )
-    yield _attempt("redis persistence", partial(_persistence, settings), persistence_remedy)
-    yield _attempt("queues", partial(_loaded, settings), "manifold rebuild fills the queues from the lake")
+    yield _attempt("redis persistence", partial(_probe_persistence, settings), persistence_remedy)
+    yield _attempt("queues", partial(_probe_loaded_marks, settings), "manifold rebuild fills the queues from the lake")
 
 
-def _service_checks(settings: Settings) -> Iterator[Diagnostic]:
+def _check_services(settings: Settings) -> Iterator[Diagnostic]:
     """Check the services that these settings include, the broker, and the certificates."""
     start_remedy = f"make up; its log is in {settings.home}/logs"
     ports = {"recorder": settings.recorder_port}
@@ -92,28 +92,28 @@ def _service_checks(settings: Settings) -> Iterator[Diagnostic]:
         ports["tap"] = settings.tap_port
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
-        yield _attempt(name, partial(_health, settings, settings.http(port)), start_remedy)
+        yield _attempt(name, partial(_probe_health, settings, settings.http(port)), start_remedy)
     recorders_remedy = "list the address of every recorder in MANIFOLD_RECORDER_URLS, also for jobs"
-    yield _attempt("recorders", partial(_recorders, settings), recorders_remedy)
-    certificate_check = certificates(settings)
+    yield _attempt("recorders", partial(_probe_recorders, settings), recorders_remedy)
+    certificate_check = check_certificates(settings)
     if certificate_check is not None:
         yield certificate_check
-    yield _attempt("api", partial(_health, settings, settings.api), start_remedy)
+    yield _attempt("api", partial(_probe_health, settings, settings.api), start_remedy)
     enqueue_remedy = "remove the cause that it names; messages recorded until then are queued afterwards"
-    yield _attempt("direct enqueue", partial(_direct_enqueue, settings), enqueue_remedy)
+    yield _attempt("direct enqueue", partial(_probe_direct_enqueue, settings), enqueue_remedy)
     if settings.with_campaigns:
-        yield _attempt("campaigner", partial(_health, settings, settings.http(settings.campaigner_port)), start_remedy)
+        yield _attempt("campaigner", partial(_probe_health, settings, settings.http(settings.campaigner_port)), start_remedy)
     if settings.with_signals:
-        yield rabbitmq(settings)
-        yield _attempt("signals", partial(_health, settings, settings.http(settings.signals_port)), start_remedy)
-        yield _attempt("signatures of signals", partial(signatures, settings), SIGNING_REMEDY)
-        yield _attempt("key ring of signals", partial(ring, settings), RING_REMEDY)
+        yield check_rabbitmq(settings)
+        yield _attempt("signals", partial(_probe_health, settings, settings.http(settings.signals_port)), start_remedy)
+        yield _attempt("signatures of signals", partial(probe_signatures, settings), SIGNING_REMEDY)
+        yield _attempt("key ring of signals", partial(probe_ring, settings), RING_REMEDY)
     if settings.with_airflow:
-        yield _attempt("airflow", partial(_airflow, settings), start_remedy)
+        yield _attempt("airflow", partial(_probe_airflow, settings), start_remedy)
 
 
 def _attempt(check: str, probe: Callable[[], str], remedy: str) -> Diagnostic:
-    """Run a probe. It returns what it observed if the check passes, and raises an error that says what is wrong otherwise.
+    """Run a probe, which returns what it observed, or raises an error that says what is wrong; return the result of the check.
 
     Other errors than those of servers, files and values propagate.
     """
@@ -124,19 +124,19 @@ def _attempt(check: str, probe: Callable[[], str], remedy: str) -> Diagnostic:
         return Diagnostic(check, False, message_in_one_line[:MAX_ERROR_CHARS] or type(exc).__name__, remedy)
 
 
-def _java() -> Diagnostic:
+def _check_java() -> Diagnostic:
     remedy = f"install a Java runtime, {MIN_JAVA_VERSION} or newer: make setup, or apt-get install openjdk-17-jre-headless"
     try:
         output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
         return Diagnostic("java", False, "not found", remedy)
-    version = output.split('"')[1] if '"' in output else output.strip()
+    version = output.split('"')[1] if '"' in output else output.strip()  # the output begins like `openjdk version "17.0.9" …`
     major = version.split(".")[0]
     return Diagnostic("java", major.isdigit() and int(major) >= MIN_JAVA_VERSION, version, remedy)
 
 
-def _programs(settings: Settings) -> Iterator[Diagnostic]:
-    """Check that the servers are installed that Manifold starts itself, because no setting names an external one."""
+def _check_programs(settings: Settings) -> Iterator[Diagnostic]:
+    """Check that those servers are installed for which no setting names an external one, so that Manifold starts them itself."""
     needed = []
     if not settings.redis_url.get_secret_value():
         needed.append("redis-server")
@@ -147,40 +147,41 @@ def _programs(settings: Settings) -> Iterator[Diagnostic]:
         yield Diagnostic(program, path is not None, path or "not found", f"make setup, or apt-get install {program}")
 
 
-def _jars(settings: Settings) -> Diagnostic:
+def _check_jars(settings: Settings) -> Diagnostic:
     missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
     seen = f"{', '.join(missing)} missing" if missing else str(settings.jars)
     remedy = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` only fetches the jars of the default settings
     return Diagnostic("Spark's jars", not missing, seen, remedy)
 
 
-def _home(settings: Settings) -> Diagnostic:
-    """Check that the home, or the closest parent if it does not exist yet, is writable and has free space."""
+def _check_home(settings: Settings) -> Diagnostic:
+    """Check that the home, or its closest existing parent if it does not exist yet, is writable and has free space."""
     home = settings.home
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
-    free_bytes = shutil.disk_usage(existing).free
-    passed = os.access(existing, os.W_OK) and free_bytes >= MIN_FREE_BYTES
+    folder = next(folder for folder in (home, *home.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(folder).free
+    passed = os.access(folder, os.W_OK) and free_bytes >= MIN_FREE_BYTES
     seen = f"{home}, {free_bytes / (1 << 30):.1f} GiB free"
     return Diagnostic("home", passed, seen, "make room there, or set MANIFOLD_HOME to another disk")
 
 
-def _catalog(settings: Settings) -> str:
-    """Count the tables in the catalog. A SQLite file that does not exist is an error: opening the catalog would create it."""
+def _probe_catalog(settings: Settings) -> str:
+    """Count the tables in the catalog. A SQLite file that does not exist is an error: to open the catalog would create it."""
     file = settings.catalog.removeprefix(SQLITE)
     if settings.catalog.startswith(SQLITE) and not Path(file).exists():
         raise ValueError(f"{file} does not exist yet")
     return f"{len(open_catalog(settings).list_tables(NAMESPACE))} tables"
 
 
-def _tables(settings: Settings) -> Diagnostic:
+def _check_tables(settings: Settings) -> Diagnostic:
     """Check the tables' versions: older ones can be migrated, newer ones need the newer release."""
     from pipelines.migrations.migrate import plan  # imported here, so that --help is fast
 
     def probe() -> str:
-        _catalog(settings)  # raises if there is no catalog, which `open_catalog` would create
-        due = plan(open_catalog(settings)).steps
-        if due:
-            raise ValueError(f"{len(due)} steps are due: {', '.join(sorted({step.table for step in due}))}")
+        _probe_catalog(settings)  # raises if there is no catalog, which `open_catalog` would create
+        due_steps = plan(open_catalog(settings)).steps
+        if due_steps:
+            tables = sorted({step.table for step in due_steps})
+            raise ValueError(f"{len(due_steps)} steps are due: {', '.join(tables)}")
         return "up to date with this release"
 
     try:
@@ -190,14 +191,14 @@ def _tables(settings: Settings) -> Diagnostic:
         return Diagnostic("tables", False, seen, remedy)
 
 
-def _redis(settings: Settings) -> str:
+def _probe_redis(settings: Settings) -> str:
     with connect(settings.redis, socket_timeout=3) as redis:
         redis.ping()
     return "answers"
 
 
-def _memory(settings: Settings) -> str:
-    """Check the memory of every node: a full Redis refuses new entries, and eviction would lose queued ones."""
+def _probe_memory(settings: Settings) -> str:
+    """Check the memory of every node: a full node refuses new entries, and one that may evict keys would lose queued entries."""
     seen = []
     for info in _node_infos(settings, "memory"):
         used, limit, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
@@ -210,7 +211,7 @@ def _memory(settings: Settings) -> str:
     return "; ".join(seen)
 
 
-def _persistence(settings: Settings) -> str:
+def _probe_persistence(settings: Settings) -> str:
     """Check the persistence of every node: with snapshots alone, a restart loses everything after the last snapshot."""
     for info in _node_infos(settings, "persistence"):
         if not info["aof_enabled"]:
@@ -230,8 +231,12 @@ def _node_infos(settings: Settings, section: str) -> list[Any]:
     return list(info_by_node.values())
 
 
-def _direct_enqueue(settings: Settings) -> str:
-    """Check that the recorder has not suspended its direct enqueue. If it has, its state says why; `off` passes, as a setting."""
+def _probe_direct_enqueue(settings: Settings) -> str:
+    """Return the state of the recorder's direct enqueue, such as `off`, if a setting has turned it off.
+
+    Raises:
+        ValueError: the recorder has suspended direct enqueue; the state says why.
+    """
     health = _get_health(settings, settings.http(settings.recorder_port)).json()
     state = str(health.get("direct_enqueue"))
     if state.startswith("suspended"):
@@ -239,8 +244,8 @@ def _direct_enqueue(settings: Settings) -> str:
     return state
 
 
-def _loaded(settings: Settings) -> str:
-    """Check that Redis has the markers of loaded queues: one on a single server, several on a cluster."""
+def _probe_loaded_marks(settings: Settings) -> str:
+    """Check that Redis has all markers of loaded queues: one on a single server, several on a cluster."""
     _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis, socket_timeout=3) as redis:
         marks = keys.loaded_marks(of_cluster=is_cluster)
@@ -249,7 +254,7 @@ def _loaded(settings: Settings) -> str:
     return "loaded"
 
 
-def _recorders(settings: Settings) -> str:
+def _probe_recorders(settings: Settings) -> str:
     """Check that the settings name every recorder that holds a node number, because jobs ask only those to close segments."""
     from manifold.archive.lease_holders import unqueried_holders
 
@@ -263,19 +268,23 @@ def _recorders(settings: Settings) -> str:
     return f"jobs ask all {len(nodes)}"
 
 
-def _airflow(settings: Settings) -> str:
+def _probe_airflow(settings: Settings) -> str:
     url = f"{airflow.url(settings)}{airflow.HEALTH}"
     httpx.get(url, timeout=5, verify=verified(settings, url)).raise_for_status()
     return "healthy"
 
 
-def _health(settings: Settings, service: str) -> str:
-    """Check a service by its health route; `service` is its URL. If it is not healthy, its reply says why."""
-    reply = _get_health(settings, service)
+def _probe_health(settings: Settings, service_url: str) -> str:
+    """Check a service by its health route.
+
+    Raises:
+        ValueError: the service is not healthy; its reply says why.
+    """
+    reply = _get_health(settings, service_url)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"
 
 
-def _get_health(settings: Settings, service: str) -> httpx.Response:
-    return httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=verified(settings, service))
+def _get_health(settings: Settings, service_url: str) -> httpx.Response:
+    return httpx.get(f"{service_url}/healthz", headers=settings.bearer, timeout=5, verify=verified(settings, service_url))

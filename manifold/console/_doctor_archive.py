@@ -12,13 +12,16 @@ from manifold.settings import Settings
 LOOKBACK = timedelta(days=2)
 
 
-def archive(settings: Settings) -> Diagnostic:
-    """Check that the archive can be listed; count its newest segments, and the files that ingest ignores. The log names these."""
+def check_archive(settings: Settings) -> Diagnostic:
+    """Check that the archive can be listed; count its newest segments, and the files that ingest ignores.
+
+    To list the archive also logs the names of the ignored files.
+    """
     now = datetime.now(UTC)
     try:
         segments = Archive(settings.archive, settings.s3).segments(Interval(now - LOOKBACK, now))
     except (Permanent, Retryable) as exc:
         return Diagnostic("archive", False, str(exc)[:200], "correct MANIFOLD_ARCHIVE_URL and MANIFOLD_S3_…, or move the file")
     ignored = ignored_count()
-    others = f"; {ignored} other files are ignored, and named in the log" if ignored else ""
-    return Diagnostic("archive", True, f"segments in the last {LOOKBACK.days} days: {len(segments)}{others}")
+    ignored_note = f"; {ignored} other files are ignored, and named in the log" if ignored else ""
+    return Diagnostic("archive", True, f"segments in the last {LOOKBACK.days} days: {len(segments)}{ignored_note}")

@@ -17,9 +17,10 @@ CHECK = "certificates"
 # The default port of each scheme whose connections begin with a TLS handshake. PostgreSQL's do not, so it is not listed.
 PORTS = {"mqtts": 8883, "ssl": 8883, "rediss": 6379, "amqps": 5671, "https": 443}
 WAIT_S = 3
+UNREADABLE = 0  # the result of `ends_at` for a file that cannot be read
 
 
-def certificates(settings: Settings) -> Diagnostic | None:
+def check_certificates(settings: Settings) -> Diagnostic | None:
     """Check that all certificates stay valid for a while; None if TLS is not used."""
     return _check_sandbox(settings) if settings.tls else _check_settings(settings)
 
@@ -45,11 +46,15 @@ def _check_settings(settings: Settings) -> Diagnostic | None:
     ends |= {f"what {name} shows": end for name, end in _expiry_by_server(settings)}
     if not ends:
         return None
-    earliest_end = (datetime.now(UTC) + MIN_VALIDITY).timestamp()
-    # A file that cannot be read has the end 0.
-    late = [f"{what} ends {_day(end)}" if end else f"{what} cannot be read" for what, end in ends.items() if end < earliest_end]
+    earliest_allowed_end = (datetime.now(UTC) + MIN_VALIDITY).timestamp()
+    problems = []
+    for source, end in ends.items():
+        if end == UNREADABLE:
+            problems.append(f"{source} cannot be read")
+        elif end < earliest_allowed_end:
+            problems.append(f"{source} ends {_day(end)}")
     remedy = "renew what it names, and start a server again that shows a former one: what has ended is refused"
-    return Diagnostic(CHECK, not late, "; ".join(late) or f"the first ends {_day(min(ends.values()))}", remedy)
+    return Diagnostic(CHECK, not problems, "; ".join(problems) or f"the first ends {_day(min(ends.values()))}", remedy)
 
 
 def _expiry_by_server(settings: Settings) -> Iterator[tuple[str, float]]:
@@ -59,24 +64,32 @@ def _expiry_by_server(settings: Settings) -> Iterator[tuple[str, float]]:
     """
     for name, url in addresses(settings):
         try:
-            parts = urlsplit(split_redis_url(url)[0])
-            seen = _certificate_of(parts, settings) if parts.scheme in PORTS and parts.hostname else b""
+            plain_url, _ = split_redis_url(url)
+            parts = urlsplit(plain_url)
+            if parts.scheme not in PORTS or not parts.hostname:
+                continue
+            certificate = _fetch_certificate(parts, settings)
         except (OSError, ValueError):  # includes values that are not URLs, such as other catalog properties
             continue
-        if seen:
+        if certificate:
             from cryptography import x509  # slow import, only needed with certificates
 
-            yield f"{name} ({parts.hostname})", x509.load_der_x509_certificate(seen).not_valid_after_utc.timestamp()
+            yield f"{name} ({parts.hostname})", x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
-def _certificate_of(parts: SplitResult, settings: Settings) -> bytes:
-    """Fetch a server's certificate, even if untrusted. Presents our own certificate to servers that require one."""
+def _fetch_certificate(parts: SplitResult, settings: Settings) -> bytes:
+    """Fetch a server's certificate (DER), even if it is untrusted; empty if the server has none.
+
+    A client certificate is presented to servers that require one: that of the URL, or else that of the settings.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     query = {option: files[0] for option, files in parse_qs(parts.query).items()}
+    # URLs of Redis name the files with the prefix `ssl_`, URLs of RabbitMQ without.
     client_certificate = query.get("ssl_certfile") or query.get("certfile") or settings.tls_certificate
+    client_key = query.get("ssl_keyfile") or query.get("keyfile") or settings.tls_key or None
     if client_certificate:
-        context.load_cert_chain(client_certificate, query.get("ssl_keyfile") or query.get("keyfile") or settings.tls_key or None)
+        context.load_cert_chain(client_certificate, client_key)
     host = parts.hostname or ""
     with create_connection((host, parts.port or PORTS[parts.scheme]), WAIT_S) as plain:
         plain.settimeout(WAIT_S)

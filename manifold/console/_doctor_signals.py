@@ -13,8 +13,8 @@ SIGNING_REMEDY = "set MANIFOLD_SIGNALS_HMAC_SECRET: without a secret whoever may
 RING_REMEDY = "manifold signals keys new > ring, and MANIFOLD_SIGNALS_KEYS_FILE=ring: nothing is taken that cannot be sealed"
 
 
-def rabbitmq(settings: Settings) -> Diagnostic:
-    """Check that the AMQP door has a RabbitMQ: configured, or installed."""
+def check_rabbitmq(settings: Settings) -> Diagnostic:
+    """Check that the AMQP door has a RabbitMQ: one that the settings name, or one that is installed here."""
     if settings.signals_amqp_url.get_secret_value():
         return Diagnostic("rabbitmq", True, "as signals_amqp_url says")
     script = server_script()
@@ -22,7 +22,7 @@ def rabbitmq(settings: Settings) -> Diagnostic:
     return Diagnostic("rabbitmq", script is not None, str(script) if script else "not installed", remedy)
 
 
-def signatures(settings: Settings) -> str:
+def probe_signatures(settings: Settings) -> str:
     """Return the door's signature policy, `required`.
 
     Raises:
@@ -37,8 +37,8 @@ def signatures(settings: Settings) -> str:
     return policy
 
 
-def ring(settings: Settings) -> str:
-    """Describe the key that wraps new day keys.
+def probe_ring(settings: Settings) -> str:
+    """Name the key of the ring that wraps new day keys, with which signals are sealed.
 
     Raises:
         ValueError: the key ring is empty, or cannot be read.

@@ -36,11 +36,16 @@ def show(client_id: ClientId, as_json: AsJson = False) -> None:
     if not queue.entries:
         out.print(f"{client_id}: nothing is live")
     else:
+        has_ended_entries = any(entry.ended_at for entry in queue.entries)
         columns = ["seq", "key", "state", "accepted at", "bytes"]
-        rows: list[list[Any]] = [[e.seq, e.key, e.state, e.ts, e.size_bytes] for e in queue.entries]
-        if any(entry.ended_at for entry in queue.entries):
+        if has_ended_entries:
             columns += ["ended at", "why"]
-            rows = [[*row, entry.ended_at, entry.reason] for row, entry in zip(rows, queue.entries, strict=True)]
+        rows = []
+        for entry in queue.entries:
+            row: list[Any] = [entry.seq, entry.key, entry.state, entry.ts, entry.size_bytes]
+            if has_ended_entries:
+                row += [entry.ended_at, entry.reason]
+            rows.append(row)
         out.print(table(f"{client_id}, {len(rows)} keys", columns, rows))
     if queue.last_seq is not None:
         position = [("last message", queue.last_seq), ("acknowledged up to", queue.acked_seq), ("at", queue.acked_at)]
@@ -51,7 +56,9 @@ def show(client_id: ClientId, as_json: AsJson = False) -> None:
 @handle_errors
 def write(
     client_id: ClientId,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Of what this is the newest message; may have several levels.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The key of which this is the newest message; may have several levels.")
+    ],
     data_from: Annotated[str, typer.Option("--data", metavar="FILE", help="File with the payload; - is stdin.")],
     as_json: AsJson = False,
 ) -> None:
@@ -87,13 +94,18 @@ def rewind(
 @app.command()
 @handle_errors
 def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """The clients with most pending and with the oldest: found by the last queue statistics, looked at again now."""
-    columns = ("client", "pending", "live", "oldest accepted at")
-    queues = TopQueues(lambda stats: (stats.ecq_longest, stats.ecq_oldest), _look_again, "pending", "most pending", columns)
+    """The clients with the most and the oldest pending messages: named by the last queue statistics, with their state now."""
+    queues = TopQueues(
+        named=lambda stats: (stats.ecq_longest, stats.ecq_oldest),
+        read=_read_states,
+        length="pending",
+        title="most pending",
+        columns=("client", "pending", "live", "oldest accepted at"),
+    )
     queues.show(count, fresh=fresh, as_json=as_json)
 
 
-async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
+async def _read_states(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
     """Return the current state of these queues; queues without pending messages are omitted."""
     pipe = redis.pipeline(transaction=False)
     for client_id in client_ids:
@@ -118,14 +130,15 @@ async def _publish(settings: Settings, topic: str, payload: bytes) -> Receipt:
 
 
 def _settings_for(client_id: str) -> Settings:
-    """Return the settings; exit if the client id cannot have a queue."""
-    if (refused := refused_client(client_id)) is not None:
+    """Return the settings; exit with an error if the client id cannot have a queue."""
+    refused = refused_client(client_id)
+    if refused is not None:
         fail(refused.reason, USAGE)
     return settings_or_fail()
 
 
 def _print_receipt(receipt: Receipt, as_json: bool, **arguments: Any) -> None:
-    """Print the command's arguments and the receipt; exit with an error if the message was refused."""
+    """Print the command's arguments and the receipt of its message; exit with status 1 if the message was refused."""
     if as_json:
         print_json({**arguments, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
     else:
@@ -136,8 +149,10 @@ def _print_receipt(receipt: Receipt, as_json: bool, **arguments: Any) -> None:
 
 
 def _read_payload(file: str, max_bytes: int) -> bytes:
-    """Read a file, or stdin for "-"; of stdin at most one byte more than allowed, so that too long a payload is refused."""
+    """Read a file, or stdin for "-"; exit with an error if the file cannot be read."""
     try:
-        return sys.stdin.buffer.read(max_bytes + 1) if file == "-" else Path(file).read_bytes()
+        if file == "-":
+            return sys.stdin.buffer.read(max_bytes + 1)  # one byte too many is enough for the payload to be refused as too long
+        return Path(file).read_bytes()
     except OSError as exc:
         fail(f"cannot read {file} ({exc.strerror}); name a file that exists, or - for stdin", USAGE)

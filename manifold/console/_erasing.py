@@ -21,11 +21,11 @@ def erase(
     yes: bool,
     wait_s: float,
     as_json: bool,
-    letters: Callable[[], int] | None = None,
+    erase_letters: Callable[[], int] | None = None,
 ) -> None:
     """Erase a vehicle or device after the user's confirmation, and print the result.
 
-    `letters` removes the device's dead letters and returns their number; None if dead letters are not to be removed.
+    `erase_letters` removes the device's dead letters and returns their number; None if dead letters are not to be removed.
 
     Raises:
         typer.Abort: the user declined.
@@ -35,4 +35,5 @@ def erase(
         typer.confirm(f"This erases everything accepted until now of {name}, for good. Go on?", abort=True, err=True)
     from manifold.console._erase import erase_and_print
 
-    erase_and_print(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)
+    erased_letters = None if erase_letters is None else erase_letters()
+    erase_and_print(settings, name, why, wait_s=wait_s, as_json=as_json, erased_letters=erased_letters)

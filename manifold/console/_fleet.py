@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime
 
 from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
-from manifold.console._queue_stats import Fresh, aged, print_age, queue_stats_of
+from manifold.console._queue_stats import Fresh, counts_and_age, print_age, queue_stats_of
 from manifold.contracts.seq import datetime_of
 from manifold.queues import QueueStats, connect
 from manifold.settings import Settings
@@ -17,7 +17,7 @@ def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
     oldest = _first_accepted_at(stats.oldest)
     ecq_oldest = _first_accepted_at(stats.ecq_oldest)
     if as_json:
-        print_json({**aged(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
+        print_json({**counts_and_age(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
         return
     rows = [
         ("vehicles known", stats.known),
@@ -40,8 +40,14 @@ def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
 
 
 def _first_accepted_at(queues: list[tuple[str, int]]) -> datetime | None:
-    """When the oldest message of the first queue was accepted; the queues are pairs of an owner and the seq of that message."""
-    return datetime_of(queues[0][1]) if queues else None
+    """When the oldest entry of the first of these queues was accepted; None without queues.
+
+    Each queue is a pair of its owner and the seq of its oldest entry.
+    """
+    if not queues:
+        return None
+    _, oldest_seq = queues[0]
+    return datetime_of(oldest_seq)
 
 
 async def _read_stats(settings: Settings, fresh: bool) -> QueueStats:

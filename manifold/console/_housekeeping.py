@@ -78,7 +78,7 @@ def verify(repair: Repair = False, as_json: AsJson = False) -> None:
 
 def _compaction_row(name: str, result: "TableResult") -> tuple[object, ...]:
     before, after = result.before, result.after
-    note = result.left_alone
+    note = result.left_alone  # why the table was skipped
     if not note and result.failed_files:
         note = f"{result.failed_files} files conflicted with another commit; the next compaction rewrites them"
     return (
@@ -111,29 +111,28 @@ def removal_rows(result: "Collected") -> list[tuple[object, ...]]:
 
 
 def _removal_row(kind: str, removals: Sequence["Removal"]) -> tuple[object, ...]:
-    """The sums of the removals, with some examples, and the first reason why something was kept.
+    """The row of a kind: number and bytes of all removals, some examples, and the first reason why something was kept.
 
-    The sum of bytes is None if no removal knows its bytes.
+    The bytes are None if no removal knows its bytes.
     """
-    sizes = [removal.bytes for removal in removals if removal.bytes is not None]
+    count = sum(removal.count for removal in removals)
+    known_sizes = [removal.bytes for removal in removals if removal.bytes is not None]
+    total_bytes = sum(known_sizes) if known_sizes else None
     examples = [name for removal in removals for name in removal.sample]
     reasons = [removal.kept_because for removal in removals if removal.kept_because]
-    return (
-        kind,
-        sum(removal.count for removal in removals),
-        sum(sizes) if sizes else None,
-        ", ".join(examples[:MAX_EXAMPLES]),
-        f"kept: {reasons[0]}" if reasons else "",
-    )
+    note = f"kept: {reasons[0]}" if reasons else ""
+    return (kind, count, total_bytes, ", ".join(examples[:MAX_EXAMPLES]), note)
 
 
 def _show_verified(result: "Verified") -> None:
+    """Print the differences between queues and lake; those of compacted queues only if there are any."""
     verdict = "agree" if result.agree else "DIFFER"
     out.print(f"queues and lake {verdict}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
     rows = [(kind, count, result.repaired.get(kind, "")) for kind, count in result.differences.items()]
     out.print(table("", ("difference", "entries", "repaired"), rows))
-    if any(result.compacted.values()):
-        rows = [(kind, count, result.compacted_repaired.get(kind, "")) for kind, count in result.compacted.items() if count]
+    compacted_differences = {kind: count for kind, count in result.compacted.items() if count}
+    if compacted_differences:
+        rows = [(kind, count, result.compacted_repaired.get(kind, "")) for kind, count in compacted_differences.items()]
         out.print(table("", ("compacted queues", "clients", "repaired"), rows))
     if not result.loaded:
         out.print("the queues are not loaded; run manifold rebuild")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from manifold.console._output import err, working
+from manifold.console._output import err, spinner
 from manifold.contracts.errors import ManifoldError
 from manifold.settings import Settings
 
@@ -18,14 +18,14 @@ STDERR_DESCRIPTOR = 2
 MAX_LOG_BYTES = 10 << 20  # the next job empties a larger file
 
 
-def run_job(settings: Settings, what: str, work: Callable[[], R], *, quiet: bool) -> R:
-    """Run `work` and return its result. Unless `quiet`, show a spinner with the text `what`, if stderr is a terminal.
+def run_job(settings: Settings, spinner_text: str, work: Callable[[], R], *, quiet: bool) -> R:
+    """Run `work` and return its result. Unless `quiet`, show a spinner with this text, if stderr is a terminal.
 
     If `work` raises another exception than a ManifoldError, the path of Spark's log is printed before the exception propagates.
     """
     log = settings.home / "logs" / "spark.log"
     try:
-        with _libraries_stderr_redirected_to(log), working(what, quiet=quiet or not sys.stderr.isatty()):
+        with _libraries_stderr_redirected_to(log), spinner(spinner_text, quiet=quiet or not sys.stderr.isatty()):
             return work()
     except ManifoldError:
         raise

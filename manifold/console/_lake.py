@@ -50,19 +50,19 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     rows += [(f"rows into {name}", count) for name, count in ingested.written.items()]
     rows += [("refused", ingested.refused), ("warnings", result.warnings), ("report", result.report)]
     title = f"run {result.run_id} is published" if ingested.segments else "nothing was left to ingest"
-    _show(result, as_json, title, rows)
+    _print_result(result, as_json, title, rows)
 
 
 @handle_errors
 def populate(as_json: AsJson = False) -> None:
-    """Offer to the queues what is pending in the lake and was not handed over."""
+    """Offer new pending entries of the lake to the queues; those that the recorder has queued itself are left out."""
     settings = settings_or_fail()
     from pipelines.stages.ingest import populate_queues
 
     result = run_job(settings, f"populating the queues{SPARK_START_NOTE}", lambda: populate_queues(settings), quiet=as_json)
     if result.problem:
         fail(result.problem)
-    _show(result, as_json, "the queues are populated", _populated(result))
+    _print_result(result, as_json, "the queues are populated", _population_rows(result))
 
 
 @handle_errors
@@ -78,7 +78,8 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     assert populated is not None  # a rebuild populates
     if populated.problem:
         fail(populated.problem)
-    _show(result, as_json, "the queues are loaded", [("segments ingested", result.ingested.segments), *_populated(populated)])
+    rows: list[tuple[str, object]] = [("segments ingested", result.ingested.segments), *_population_rows(populated)]
+    _print_result(result, as_json, "the queues are loaded", rows)
 
 
 @handle_errors
@@ -98,11 +99,11 @@ def report(run_id: ReportOf = "", every: EveryRun = False, as_json: AsJson = Fal
             fail(f"--run-id {run_id!r}: no report of such a run is kept; manifold report --all lists those that are", USAGE)
         newer = []
     else:
-        shown = next((run for run in runs if run["state"] == State.PUBLISHED), runs[0])
+        shown = next((run for run in runs if run["state"] == State.PUBLISHED), runs[0])  # runs[0] is the newest
         newer = runs[: runs.index(shown)]
     if as_json:
-        others = [{"run_id": run["run_id"], "state": run["state"]} for run in newer]
-        print_json(shown | {"index": index, "newer": others})
+        newer_states = [{"run_id": run["run_id"], "state": run["state"]} for run in newer]
+        print_json(shown | {"index": index, "newer": newer_states})
     else:
         _show_report(shown, newer, index)
     if any(run["state"] == State.HELD_BACK for run in (shown, *newer)):
@@ -110,10 +111,14 @@ def report(run_id: ReportOf = "", every: EveryRun = False, as_json: AsJson = Fal
 
 
 def _show_report(run: dict[str, Any], newer: list[dict[str, Any]], index: str) -> None:
+    """Print the findings of a run, the states of the newer runs, and the address of the index of all runs."""
     out.print(f"run {run['run_id']}: {run['state']}, judged at {run['as_of']}")
-    findings = [(f["severity"], f["table"], f["says"], f"{f['rows']} of {f['of']}") for f in run["failures"] + run["warnings"]]
-    if findings:
-        out.print(table("", ("severity", "table", "should be true", "rows that break it"), findings))
+    rows = [
+        (finding["severity"], finding["table"], finding["says"], f"{finding['rows']} of {finding['of']}")
+        for finding in run["failures"] + run["warnings"]
+    ]
+    if rows:
+        out.print(table("", ("severity", "table", "should be true", "rows that break it"), rows))
     out.print(f"report: {run['report']}")
     for other in newer:
         out.print(f"newer: run {other['run_id']}, {other['state']}; manifold report --run-id {other['run_id']}")
@@ -129,13 +134,13 @@ def _show_all(runs: list[dict[str, Any]], index: str, as_json: bool) -> None:
 
 
 def _interval(start: datetime | None, end: datetime | None) -> Interval | None:
-    """The interval of --from and --to, open at an end that is not given; None if neither is given."""
+    """The interval of --from and --to, by default from the first segment until now; None if neither option is given."""
     if start is None and end is None:
         return None
-    first = EARLIEST if start is None else _as_utc(start)
-    last = datetime.now(UTC) if end is None else _as_utc(end)
+    start_utc = EARLIEST if start is None else _as_utc(start)
+    end_utc = datetime.now(UTC) if end is None else _as_utc(end)
     try:
-        return Interval(first, last)
+        return Interval(start_utc, end_utc)
     except ValueError as exc:
         fail(f"--from and --to: {exc}", USAGE)
 
@@ -145,12 +150,12 @@ def _as_utc(instant: datetime) -> datetime:
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def _populated(result: Any) -> list[tuple[str, object]]:
+def _population_rows(result: Any) -> list[tuple[str, object]]:
     names = ("vehicles", "offered", "queued", "superseded", "forgotten")
     return [(name, getattr(result, name)) for name in names]
 
 
-def _show(result: Any, as_json: bool, title: str, rows: list[tuple[str, object]]) -> None:
+def _print_result(result: Any, as_json: bool, title: str, rows: list[tuple[str, object]]) -> None:
     if as_json:
         print_json(json.loads(result.to_json()))
     else:

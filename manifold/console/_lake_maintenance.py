@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifold.console._job import run_job
-from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table, working
+from manifold.console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, spinner, table
 
 if TYPE_CHECKING:  # importing the pipelines takes a second, so the commands import them themselves
     from pipelines.maintenance.check import Checked
@@ -93,17 +93,20 @@ def migrate(plan: Plan = False, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.stages.maintenance import migrate_lake
 
-    with working("looking at the tables", quiet=as_json or not sys.stderr.isatty()) as say:
-        result = migrate_lake(settings, plan=plan, say=say)
+    with spinner("looking at the tables", quiet=as_json or not sys.stderr.isatty()) as set_status:
+        result = migrate_lake(settings, plan=plan, say=set_status)
     if as_json:
         _print_result(result)
         return
     for name in result.made:
         out.print(f"missing table {name}: {'would be created' if plan else 'created'}")
     if not result.steps:
-        out.print(f"every {'other ' if result.made else ''}table is up to date with this release")
+        which_tables = "every other table" if result.made else "every table"
+        out.print(f"{which_tables} is up to date with this release")
         return
-    rows = [(due.table, due.version, due.step, due.says, "resumed" if due.resumed else "", due.seconds) for due in result.steps]
+    rows = [
+        (step.table, step.version, step.step, step.says, "resumed" if step.resumed else "", step.seconds) for step in result.steps
+    ]
     columns = ("table", "to version", "step", "what it does", "note", "seconds")
     out.print(table("this would be done" if plan else "done", columns, rows))
 

@@ -76,7 +76,7 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _explain_redis_error(exc: "RedisError") -> str:
-    """The error, and what the user can do about it."""
+    """A message that has the error, and what the user can do about it."""
     from redis.exceptions import OutOfMemoryError
 
     if isinstance(exc, OutOfMemoryError):
@@ -94,13 +94,13 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a spinner with the text `what` within the block, unless `quiet`; yield a function that changes its text."""
+def spinner(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show a spinner with this text within the block, unless `quiet`; yield a function that changes the text."""
     if quiet:
         yield lambda _: None
         return
-    with err.status(what) as status:
-        yield lambda text: status.update(text)
+    with err.status(text) as status:
+        yield lambda new_text: status.update(new_text)
 
 
 def _encode(value: Any) -> str:

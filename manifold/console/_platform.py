@@ -2,7 +2,7 @@
 
 import typer
 
-from manifold.console._output import FAILED, AsJson, err, handle_errors, out, print_json, settings_or_fail, table, working
+from manifold.console._output import FAILED, AsJson, err, handle_errors, out, print_json, settings_or_fail, spinner, table
 from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.health import Check, as_started
 from manifold.sandbox.platform.programs import programs
@@ -13,7 +13,7 @@ from manifold.settings import Settings
 def up() -> None:
     """Start the embedded platform in the background; return when all of it is healthy."""
     settings = settings_or_fail()
-    with working("starting the platform", quiet=False):
+    with spinner("starting the platform", quiet=False):
         addresses = supervise.up(settings, progress=lambda name, doing: err.print(f"  {name}: {doing}", highlight=False))
     out.print(table("Manifold is up.", ("what", "where"), _address_rows(settings, addresses)))
     out.print("stop it with: make down")
@@ -23,31 +23,32 @@ def up() -> None:
 def down() -> None:
     """Stop the embedded platform; its state stays."""
     settings = settings_or_fail()
-    with working("stopping the platform", quiet=False):
-        ran = supervise.down(settings)
-    out.print("Manifold is down." if ran else "Nothing was running.")
+    with spinner("stopping the platform", quiet=False):
+        was_running = supervise.down(settings)
+    out.print("Manifold is down." if was_running else "Nothing was running.")
 
 
 @handle_errors
 def status(as_json: AsJson = False) -> None:
     """Show the platform's health and addresses; exit status 0 if it is ready to serve, else 1."""
     settings = settings_or_fail()
-    now = supervise.status(settings)
+    platform = supervise.status(settings)
     if as_json:
-        print_json(now.to_json())
+        print_json(platform.to_json())
     else:
-        rows = [(name, _describe_health(check)) for name, check in now.checks.items()]
-        rows.append(("queues", now.queues))
-        out.print(table("ready to serve" if now.healthy else "not ready", ("program", "health"), rows))
-        out.print(table("", ("what", "where"), _address_rows(settings, now.addresses)))
-    if not now.healthy:
+        rows = [(name, _describe_health(check)) for name, check in platform.checks.items()]
+        rows.append(("queues", platform.queues))
+        out.print(table("ready to serve" if platform.healthy else "not ready", ("program", "health"), rows))
+        out.print(table("", ("what", "where"), _address_rows(settings, platform.addresses)))
+    if not platform.healthy:
         raise typer.Exit(FAILED)
 
 
 def _describe_health(check: Check) -> str:
-    """Whether the program is healthy, or why not, and then the problems that it reports, separated by semicolons."""
-    health = "healthy" if check.healthy else check.reason or "not healthy"
-    return "; ".join([health, *check.details.get("problems", ())])
+    """Say whether the program is healthy, or why not; then the problems that it reports itself, separated by semicolons."""
+    health = "healthy" if check.healthy else (check.reason or "not healthy")
+    reported_problems = check.details.get("problems", ())
+    return "; ".join([health, *reported_problems])
 
 
 def _address_rows(settings: Settings, addresses: supervise.Addresses) -> list[tuple[str, str]]:

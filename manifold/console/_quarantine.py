@@ -38,12 +38,13 @@ def list_refused(
         ),
     ] = None,
     matching: Matching = "",
-    settled: Annotated[bool, typer.Option("--all", help="Also messages that were replayed or dropped.")] = False,
+    include_settled: Annotated[bool, typer.Option("--all", help="Also messages that were replayed or dropped.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List refused messages that are not replayed or dropped yet, the newest first."""
-    selection = RefusalFilter(stream, since.replace(tzinfo=UTC) if since else None, matching, settled)
+    since_utc = since.replace(tzinfo=UTC) if since else None
+    selection = RefusalFilter(stream=stream, since=since_utc, matching=matching, settled=include_settled)
     found = page(open_catalog(settings_or_fail()), selection, limit=limit)
     if as_json:
         print_json([_without_payload(refused) for refused in found.refusals])
@@ -131,8 +132,12 @@ def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: A
 
 
 def _select(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
-    """Return `seqs`, or the seqs of the open refusals whose reason contains `matching`; exit unless exactly one is given."""
-    if bool(seqs) == bool(matching):
+    """Return `seqs`, or the seqs of the messages not replayed or dropped yet whose reason contains the text `matching`.
+
+    Exits with an error unless exactly one of the two is given.
+    """
+    has_seqs, has_matching = bool(seqs), bool(matching)
+    if has_seqs == has_matching:
         fail("give either seqs or --matching TEXT; `manifold quarantine ls` shows seqs and reasons", USAGE)
     return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))
 

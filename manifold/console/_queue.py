@@ -18,9 +18,14 @@ app = typer.Typer(help="Show the longest queues, the oldest entries, and what on
 @app.command()
 @handle_errors
 def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """The longest queues and those with the oldest entries: found by the last queue statistics, looked at again now."""
-    columns = ("vehicle", "entries", "oldest accepted at")
-    queues = TopQueues(lambda stats: (stats.longest, stats.oldest), _look_again, "entries", "longest queues", columns)
+    """The longest queues, and those with the oldest entries: named by the last queue statistics, with their state now."""
+    queues = TopQueues(
+        named=lambda stats: (stats.longest, stats.oldest),
+        read=_read_states,
+        length="entries",
+        title="longest queues",
+        columns=("vehicle", "entries", "oldest accepted at"),
+    )
     queues.show(count, fresh=fresh, as_json=as_json)
 
 
@@ -31,7 +36,7 @@ def peek(
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Entries to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """The entries of one queue, next one first, from Redis alone; takes nothing."""
+    """The entries of one queue, from Redis alone, the next to be sent first. The queue is not changed."""
     require_vin(vin)
     with redis_of(settings_or_fail()) as redis:
         length, entries = waiting_of(redis, vin, count)
@@ -43,7 +48,7 @@ def peek(
     out.print(table(f"{vin}: {len(entries)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
 
 
-async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
+async def _read_states(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
     """Return the current state of these queues; empty ones are omitted."""
     pipe = redis.pipeline(transaction=False)
     for vin in vins:

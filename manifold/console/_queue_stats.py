@@ -14,7 +14,7 @@ from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
 from manifold.settings import Settings
 
-Named = list[tuple[str, int]]
+Named = list[tuple[str, int]]  # queues named by the statistics: owner, and the length of the queue or the seq of its oldest entry
 KEYS_PER_SLICE = 1000  # blocks Redis for some 2 ms
 HowMany = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
@@ -40,13 +40,13 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
 
 @dataclass(frozen=True, slots=True)
 class TopQueues:
-    """The longest and oldest queues of one flavour, as named by the statistics: how to read and show them."""
+    """How to read and print the longest queues and those with the oldest entries: of vehicles, or compacted queues."""
 
     named: Callable[[QueueStats], tuple[Named, Named]]  # selects the longest and the oldest queues from the statistics
     read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]  # reads the current state of the queues of these owners
     length: str  # the field of a queue's state that has its length
     title: str  # of the table of the longest queues
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of both tables: the titles of the fields of a queue's state
 
     def show(self, count: int, *, fresh: bool, as_json: bool) -> None:
         """Print the current state of the longest queues and those with the oldest entries.
@@ -58,13 +58,14 @@ class TopQueues:
         longest = sorted(longest, key=lambda queue: -queue[self.length])[:count]
         oldest = sorted(oldest, key=lambda queue: queue["oldest_at"])[:count]
         if as_json:
-            print_json({"queue_stats": aged(stats), "longest": longest, "oldest": oldest})
+            print_json({"queue_stats": counts_and_age(stats), "longest": longest, "oldest": oldest})
             return
         for title, queues in ((self.title, longest), ("oldest pending", oldest)):
             out.print(table(title, self.columns, [tuple(queue.values()) for queue in queues]))
         print_age(stats)
 
     async def _read(self, settings: Settings, *, fresh: bool) -> tuple[QueueStats, list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the statistics, and the current states of the longest and of the oldest queues that they name."""
         async with connect(settings.redis) as redis:
             stats = await queue_stats_of(settings, redis, fresh=fresh)
             longest_named, oldest_named = self.named(stats)
@@ -73,9 +74,10 @@ class TopQueues:
         return stats, longest, oldest
 
 
-def aged(stats: QueueStats) -> dict[str, Any]:
-    """Return every count and their age, for JSON."""
-    counts = {name: value for name, value in asdict(stats).items() if name not in (*NAMED_QUEUES, "spoilt")}
+def counts_and_age(stats: QueueStats) -> dict[str, Any]:
+    """Return the statistics for JSON: their age and all counts, without the queues and keys that they name."""
+    without = (*NAMED_QUEUES, "spoilt")
+    counts = {name: value for name, value in asdict(stats).items() if name not in without}
     return {"age_seconds": age_s(stats), **counts}
 
 
@@ -85,5 +87,5 @@ def age_s(stats: QueueStats) -> float:
 
 
 def print_age(stats: QueueStats) -> None:
-    """Print the age of the counts."""
+    """Print the age of the statistics, on stderr."""
     err.print(f"counted {age_s(stats):.0f} s ago; --fresh counts now", highlight=False)

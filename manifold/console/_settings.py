@@ -35,9 +35,14 @@ def settings(as_json: AsJson = False) -> None:
 
 
 def _shown_value(value: Any) -> bool | int | float | str:
-    """A setting's value as it is printed: secrets are masked, None and an empty secret become an empty text."""
+    """A setting's value as it is printed: secrets are masked, None and an empty secret become an empty text.
+
+    Values that JSON has stay as they are; others, such as paths, become text.
+    """
     if isinstance(value, SecretStr):
         return "********" if value.get_secret_value() else ""
     if value is None:
         return ""
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    if isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

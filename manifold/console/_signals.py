@@ -39,7 +39,7 @@ def device_erase(
     erase_dead_letters = None
     if settings.with_signals and not leave_letters:
         erase_dead_letters = partial(erase_letters, settings, device_id)
-    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=erase_dead_letters)
+    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, erase_letters=erase_dead_letters)
 
 
 @app.command()
@@ -60,9 +60,9 @@ def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None
         return
     rows = []
     for signal in found.signals:
-        readings = [f"{one['type']} {one['value']:g} {one['unit']}" for one in signal.readings[:MAX_VALUES_SHOWN]]
-        anomalies = [f"{one['type']} ({one['severity']})" for one in signal.anomalies[:MAX_VALUES_SHOWN]]
-        rows.append((signal.seq, signal.captured_at, signal.problem or ", ".join(readings), ", ".join(anomalies)))
+        readings = ", ".join(f"{each['type']} {each['value']:g} {each['unit']}" for each in signal.readings[:MAX_VALUES_SHOWN])
+        anomalies = ", ".join(f"{each['type']} ({each['severity']})" for each in signal.anomalies[:MAX_VALUES_SHOWN])
+        rows.append((signal.seq, signal.captured_at, signal.problem or readings, anomalies))
     out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))
 
 

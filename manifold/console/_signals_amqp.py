@@ -25,8 +25,9 @@ from manifold.settings import Settings
 
 dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, the oldest first.", no_args_is_help=True)
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
-Most = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
+LetterCount = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
 T = TypeVar("T")
+MAX_SHOWN_IDS = 100  # correlation ids in the JSON of `send`
 # Replayed only if the operator names the code, because they may be replay attacks.
 NOT_VOUCHED_FOR = (Code.REPLAY_ERROR, Code.IDEMPOTENCY_CONFLICT)
 
@@ -41,19 +42,22 @@ def send(
     """Publish signals of a device, signed, and wait until RabbitMQ has them."""
     if not DEVICE_ID.fullmatch(device_id):
         fail(f"device id {device_id!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ -", USAGE)
-    settings, payload = settings_or_fail(), _bytes(data_from)
+    settings = settings_or_fail()
+    payload = _read_payload(data_from)
     if not payload or len(base64.b64encode(payload)) > settings.signals_max_payload:
-        fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {settings.signals_max_payload * 3 // 4}", USAGE)
-    sent = _run(settings, _send(settings, device_id, payload, count))
+        max_bytes = settings.signals_max_payload * 3 // 4  # the setting bounds the Base64 text: 4 characters per 3 bytes
+        fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {max_bytes}", USAGE)
+    correlation_ids = _run(settings, _send(settings, device_id, payload, count))
+    sent = len(correlation_ids)
     if as_json:
-        print_json({"device_id": device_id, "sent": len(sent), "correlation_ids": sent[:100]})
+        print_json({"device_id": device_id, "sent": sent, "correlation_ids": correlation_ids[:MAX_SHOWN_IDS]})
     else:
-        out.print(f"{len(sent)} published to {topology.RAW}, correlation id {sent[-1]}")
+        out.print(f"{sent} published to {topology.RAW}, correlation id {correlation_ids[-1]}")
 
 
 @dlq_app.command("ls")
 @handle_errors
-def ls(count: Most = 100, as_json: AsJson = False) -> None:
+def ls(count: LetterCount = 100, as_json: AsJson = False) -> None:
     """List dead letters, and why each was refused."""
     settings = settings_or_fail()
     letters = _run(settings, _read_dead_letters(settings, count))
@@ -89,7 +93,7 @@ def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` co
 @dlq_app.command("replay")
 @handle_errors
 def replay(
-    count: Most = 100,
+    count: LetterCount = 100,
     code: Annotated[str, typer.Option(help="Only those with this code.")] = "",
     vouch: Annotated[
         bool,
@@ -132,8 +136,11 @@ async def _erase_letters(settings: Settings, device_id: str) -> int:
     from pipelines.erasure.names import ErasedVehicle
 
     device = ErasedVehicle(device_id, MAX_SEQ)
-    # A short name may occur in a payload by chance; then only the letters of the device itself are erased.
-    names_device = device.is_named_in if device.is_searched_in_opaque else (lambda _: False)
+
+    def names_device(content: str | bytes) -> bool:
+        # A short name may occur in a payload by chance; then only the letters that state the device's id are erased.
+        return device.is_searched_in_opaque and device.is_named_in(content)
+
     async with open_dead_letters(settings) as letters:
         return await letters.erase(device_id, names_device)
 
@@ -142,39 +149,45 @@ async def _send(settings: Settings, device_id: str, payload: bytes, count: int) 
     """Publish `count` signals of a device; return their correlation ids."""
     import aio_pika  # imported here, so that --help is fast
 
-    secrets, sent = hmac_secrets(settings), list[str]()
-    encoded = base64.b64encode(payload).decode()
+    secrets = hmac_secrets(settings)
+    correlation_ids = []
+    encoded_payload = base64.b64encode(payload).decode()
     connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
         exchange = await channel.get_exchange(topology.EXCHANGE, ensure=False)
         for _ in range(count):
             now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            fields = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
-            body, correlation_id = json.dumps(fields).encode(), str(uuid.uuid4())
+            fields = {"deviceId": device_id, "capturedAt": now, "payload": encoded_payload, "schemaVersion": "v1"}
+            body = json.dumps(fields).encode()
+            correlation_id = str(uuid.uuid4())
             headers: dict[str, Any] = {"x-correlation-id": correlation_id, "x-schema-version": "v1", "x-timestamp": now}
             if secrets:
                 headers |= signed_headers(body, secrets[0], device_id=device_id, nonce=os.urandom(16).hex(), timestamp=now)
             mode = aio_pika.DeliveryMode.PERSISTENT
             message = aio_pika.Message(body, headers=headers, content_type="application/json", delivery_mode=mode)
             await exchange.publish(message, topology.RAW, mandatory=True)
-            sent.append(correlation_id)
-    return sent
+            correlation_ids.append(correlation_id)
+    return correlation_ids
 
 
 async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool = False) -> list[dict[str, Any]]:
+    """Return the `count` oldest dead letters as JSON values; they stay in their queue."""
     from manifold.signals.dead_letters import open_dead_letters
 
+    rows = []
     async with open_dead_letters(settings) as letters:
-        return [
-            letter.to_json() | ({"body": letter.body.decode("utf-8", "replace")} if with_body else {})
-            for letter in await letters.take_oldest(count)
-        ]
+        for letter in await letters.take_oldest(count):
+            row = letter.to_json()
+            if with_body:
+                row["body"] = letter.body.decode("utf-8", "replace")
+            rows.append(row)
+    return rows
 
 
 async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
     """Replay those of the `count` oldest dead letters that the door would accept now, and return a row for each letter.
 
-    If `code` is given, only letters with this code are considered. With `vouch`, letters that would be refused only because they
+    If `code` is not empty, letters with another code are left out. With `vouch`, letters that would be refused only because they
     are too old are replayed, too, but those with a code in `NOT_VOUCHED_FOR` only if `code` names it. With `dry_run`, none is.
     """
     from manifold.signals.dead_letters import ACCEPTED, open_dead_letters
@@ -205,18 +218,19 @@ def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
     """
     from aio_pika.exceptions import AMQPError, ProbableAuthenticationError
 
-    where = shown_url(settings).rpartition("@")[2]
+    _, _, address = shown_url(settings).rpartition("@")  # without the user
     try:
         return asyncio.run(work)
     except ProbableAuthenticationError as exc:
         raise Permanent(
-            f"RabbitMQ at {where} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
+            f"RabbitMQ at {address} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
         ) from exc
     except (AMQPError, OSError, TimeoutError) as exc:
-        raise Retryable(f"RabbitMQ at {where}: {message_of(exc)}; see that it runs: make up") from exc
+        raise Retryable(f"RabbitMQ at {address}: {message_of(exc)}; see that it runs: make up") from exc
 
 
-def _bytes(data_from: str) -> bytes:
+def _read_payload(data_from: str) -> bytes:
+    """Read a file, or stdin for "-"; exit with an error if the file cannot be read."""
     if data_from == "-":
         return sys.stdin.buffer.read()
     try:

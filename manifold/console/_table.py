@@ -28,19 +28,20 @@ class Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
             yield Text(self.title, "italic")
-        wanted = [max(map(cell_len, column)) for column in self._by_column()]
+        full_widths = [max(map(cell_len, column)) for column in self._by_column()]
         if not console.is_terminal:
-            yield from console.render(self._as_table(wanted), options.update(width=self._width(wanted)))
+            yield from console.render(self._as_table(full_widths), options.update(width=sum(full_widths) + self._gaps_width()))
             return
-        least = [max(map(_unbroken, column)) for column in self._by_column()]
-        widths = _fit_widths(wanted, least, options.max_width - self._width([0] * len(wanted)))
+        min_widths = [max(map(_longest_part, column)) for column in self._by_column()]
+        widths = _fit_widths(full_widths, min_widths, max_sum=options.max_width - self._gaps_width())
         yield self._as_fields() if widths is None else self._as_table(widths)
 
     def _by_column(self) -> list[tuple[str, ...]]:
+        """The cells of each column, with the column's name first."""
         return list(zip(self.columns, *self.rows, strict=True))
 
-    def _width(self, columns: Sequence[int]) -> int:
-        return sum(columns) + 2 * GAP * (len(columns) - 1)
+    def _gaps_width(self) -> int:
+        return 2 * GAP * (len(self.columns) - 1)
 
     def _as_table(self, widths: Sequence[int]) -> Table:
         rendered = Table(header_style="bold", box=None, pad_edge=False)
@@ -51,11 +52,15 @@ class Rows:
         return rendered
 
     def _as_fields(self) -> Text:
-        label = max(map(cell_len, self.columns)) + 2 * GAP
+        """The rows as blocks, with a line for each field: the column's name, and the value."""
+        label_width = max(map(cell_len, self.columns)) + 2 * GAP
         blocks = []
         for row in self.rows:
-            fields = zip(self.columns, row, strict=True)
-            blocks.append(Text("\n").join(Text.assemble((f"{column:<{label}}", "bold"), value) for column, value in fields))
+            lines = []
+            for column, value in zip(self.columns, row, strict=True):
+                label = f"{column:<{label_width}}"
+                lines.append(Text.assemble((label, "bold"), value))
+            blocks.append(Text("\n").join(lines))
         return Text("\n\n").join(blocks)
 
 
@@ -81,20 +86,23 @@ def printable(text: str, kept: str = "") -> str:
     )
 
 
-def _unbroken(cell: str) -> int:
-    """Return the width in terminal cells of the longest unbreakable part: a word, or a time."""
-    if _TIME.match(cell):
-        return cell_len(cell)
-    return max(map(cell_len, cell.split()), default=0)
+def _longest_part(text: str) -> int:
+    """Return the width in terminal cells of the longest part that must not be wrapped: the longest word, or a whole time."""
+    if _TIME.match(text):
+        return cell_len(text)
+    return max(map(cell_len, text.split()), default=0)
 
 
-def _fit_widths(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Shrink the widths from `wanted`, always that of the widest column, until they fit `room`; None if `least` does not fit."""
-    if sum(least) > room:
+def _fit_widths(full_widths: Sequence[int], min_widths: Sequence[int], max_sum: int) -> list[int] | None:
+    """Return widths whose sum is at most `max_sum`; None if even the minimal widths are too wide.
+
+    The widest column that can still shrink is shrunk, cell by cell, until the widths fit.
+    """
+    if sum(min_widths) > max_sum:
         return None
-    widths = list(wanted)
-    while sum(widths) > room:
-        shrinkable = [column for column in range(len(widths)) if widths[column] > least[column]]
+    widths = list(full_widths)
+    while sum(widths) > max_sum:
+        shrinkable = [column for column in range(len(widths)) if widths[column] > min_widths[column]]
         widest = max(shrinkable, key=widths.__getitem__)
         widths[widest] -= 1
     return widths

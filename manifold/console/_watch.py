@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from rich.live import Live
 
 from manifold.console._output import AsJson, handle_errors, out, settings_or_fail, table
-from manifold.console._queue_stats import aged
+from manifold.console._queue_stats import counts_and_age
 from manifold.contracts import keys
 from manifold.contracts.signals import topology
 from manifold.queues import QueueStats, connect
@@ -95,25 +95,25 @@ async def _sample(settings: Settings, redis: Redis, before: Counter[str], after:
     pipe.xlen(keys.OUTCOMES)
     for shard in range(settings.wake_shards):
         pipe.xlen(keys.wake(shard))
-    outcomes, *wakes = await pipe.execute()
-    waiting = {"wake-ups": sum(wakes), "outcomes": outcomes}
+    outcomes, *wake_ups_by_shard = await pipe.execute()
+    waiting = {"wake-ups": sum(wake_ups_by_shard), "outcomes": outcomes}
     if settings.with_signals:
-        waiting |= {what: after[what] for what in SIGNAL_QUEUES}
+        waiting |= {queue: after[queue] for queue in SIGNAL_QUEUES}
     per_second = {}
-    for what in rates_of(settings):
-        increase = max(0, after[what] - before[what])  # a restarted service counts from zero again
-        per_second[what] = round(increase / elapsed_s, 1)
+    for rate in rates_of(settings):
+        increase = max(0, after[rate] - before[rate])  # a restarted service counts from zero again
+        per_second[rate] = round(increase / elapsed_s, 1)
     stats = await QueueStats.load(redis)
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "per_second": per_second,
         "waiting": waiting,
-        "queue_stats": None if stats is None else aged(stats),
+        "queue_stats": None if stats is None else counts_and_age(stats),
     }
 
 
 async def _scrape(settings: Settings) -> Counter[str]:
-    """Return the value of each displayed rate's counter and each queue's gauge, summed over all services.
+    """Return, by the name of a displayed rate or queue, the value of its counter or gauge, summed over all services.
 
     A service that does not answer adds nothing.
     """
@@ -125,9 +125,10 @@ async def _scrape(settings: Settings) -> Counter[str]:
     totals = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
-            for what, (name, labels) in selectors.items():
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    totals[what] += int(sample.value)
+            for displayed_name, (metric_name, labels) in selectors.items():
+                has_labels = labels.items() <= sample.labels.items()
+                if sample.name == metric_name and has_labels:
+                    totals[displayed_name] += int(sample.value)
     return totals
 
 
@@ -143,7 +144,9 @@ def metrics_page(settings: Settings, port: int) -> str:
 
 
 def _render(sample: Sample) -> Any:
-    rows: list[tuple[object, ...]] = [(f"{what} a second", rate) for what, rate in sample["per_second"].items()]
-    rows += [(f"{what} waiting", number) for what, number in sample["waiting"].items()]
-    rows += [(name.replace("_", " "), value) for name, value in (sample["queue_stats"] or {}).items()]
+    """Build the table of a sample."""
+    queue_stats = sample["queue_stats"] or {}  # None if no dispatcher has counted yet
+    rows: list[tuple[object, ...]] = [(f"{name} a second", rate) for name, rate in sample["per_second"].items()]
+    rows += [(f"{name} waiting", number) for name, number in sample["waiting"].items()]
+    rows += [(name.replace("_", " "), value) for name, value in queue_stats.items()]
     return table(sample["at"], ("what", "now"), rows)

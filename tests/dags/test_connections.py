@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from dags._connections import CONNECTIONS, settings_of
+from dags._connections import CONNECTIONS, variables_from_connections
 from manifold.settings import load_settings
 
 AWS = {"endpoint_url": "http://s3.example:7070", "region_name": "eu-west-1", "reports": "s3://lake/reports"}
@@ -89,7 +89,7 @@ def test_a_connection_becomes_settings(
 ) -> None:
     connection = Connection(conn_id=f"manifold_{name}", **fields)
 
-    found = settings_of(lambda known: connection if known == connection.conn_id else None)
+    found = variables_from_connections(lambda known: connection if known == connection.conn_id else None)
 
     assert found == {f"MANIFOLD_{setting}": value for setting, value in settings.items()}
     for variable, value in found.items():
@@ -98,5 +98,5 @@ def test_a_connection_becomes_settings(
 
 
 def test_without_connections_the_environment_is_unchanged() -> None:
-    assert settings_of(lambda _: None) == {}
+    assert variables_from_connections(lambda _: None) == {}
     assert set(CONNECTIONS) == {"manifold_catalog", "manifold_store", "manifold_redis", "manifold_recorder", "manifold_api"}

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from manifold.archive.ignored_files import name_ignored
-from manifold.console._doctor_archive import archive
+from manifold.console._doctor_archive import check_archive
 from manifold.contracts.envelope import Stream, segment_path
 from manifold.contracts.seq import first_seq_at
 from manifold.settings import Settings
@@ -26,7 +26,7 @@ def test_files_that_ingest_ignores_are_counted_and_named(tmp_path: Path) -> None
         (segment.parent / name).touch()
 
     with capture_logs() as lines:
-        found = archive(Settings(home=tmp_path))
+        found = check_archive(Settings(home=tmp_path))
     assert (found.passed, found.seen) == (
         True,
         "segments in the last 2 days: 1; 2 other files are ignored, and named in the log",
@@ -35,13 +35,13 @@ def test_files_that_ingest_ignores_are_counted_and_named(tmp_path: Path) -> None
 
 
 def test_an_archive_without_other_files_passes(tmp_path: Path) -> None:
-    assert archive(Settings(home=tmp_path)).seen == "segments in the last 2 days: 0"
+    assert check_archive(Settings(home=tmp_path)).seen == "segments in the last 2 days: 0"
 
 
 def test_a_file_in_place_of_the_archive_is_named(tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "trigger").touch()
-    found = archive(Settings(home=tmp_path))
+    found = check_archive(Settings(home=tmp_path))
 
     assert not found.passed
     assert "archive" in found.seen

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from manifold.console import _doctor_certificates
-from manifold.console._doctor_certificates import certificates
+from manifold.console._doctor_certificates import check_certificates
 from manifold.settings import Settings
 from tests.stores.identities import new_identity
 
@@ -42,7 +42,7 @@ BY = ["http_certificate", "tls_certificate", "redis_url", "signals_amqp_url", "c
 
 @pytest.mark.parametrize("by", BY)
 def test_an_expiring_certificate_is_named(by: str, files: dict[str, str], tmp_path: Path) -> None:
-    found = certificates(settings(tmp_path, **files, by=by))
+    found = check_certificates(settings(tmp_path, **files, by=by))
     assert found is not None
     tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}"
     assert not found.passed
@@ -55,7 +55,7 @@ def test_a_certificate_valid_for_longer_passes(
     by: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_doctor_certificates, "MIN_VALIDITY", timedelta(hours=1))
-    found = certificates(settings(tmp_path, **files, by=by))
+    found = check_certificates(settings(tmp_path, **files, by=by))
     assert found is not None
     assert found.passed
     assert found.seen.startswith("the first ends ")
@@ -73,9 +73,9 @@ def test_a_server_with_an_expiring_certificate_is_named(
     query = f"ssl_ca_certs={files['ca']}&ssl_certfile={files['certificate']}&ssl_keyfile={tmp_path}/tls.key"
     with listening(context) as port:
         given = Settings(home=tmp_path, redis_url=SecretStr(f"rediss://u:hidden@127.0.0.1:{port}/0?{query}"))
-        found = certificates(given)
+        found = check_certificates(given)
         monkeypatch.setattr(_doctor_certificates, "MIN_VALIDITY", timedelta(hours=1))
-        passed = certificates(given)
+        passed = check_certificates(given)
     assert found is not None
     assert passed is not None
     assert f"what redis_url (127.0.0.1) shows ends {datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}" in found.seen
@@ -101,7 +101,7 @@ def listening(context: ssl.SSLContext) -> Iterator[int]:
 
 
 def test_an_unreadable_file_is_named_and_without_certificates_nothing_is_printed(tmp_path: Path) -> None:
-    found = certificates(Settings(home=tmp_path, tls_ca="/nowhere/ca.crt"))
+    found = check_certificates(Settings(home=tmp_path, tls_ca="/nowhere/ca.crt"))
     assert found is not None
     assert (found.passed, found.seen) == (False, "/nowhere/ca.crt cannot be read")
-    assert certificates(Settings(home=tmp_path)) is None
+    assert check_certificates(Settings(home=tmp_path)) is None

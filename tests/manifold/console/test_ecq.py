@@ -144,5 +144,5 @@ def test_the_compacted_queue_stage_of_the_demo_succeeds(platform: Settings) -> N
             return await _demo_ecq.play_ecq(platform, publisher, run)
 
     seen = asyncio.run(play())
-    assert seen.recorded == _demo_ecq.CLIENTS * _demo_ecq.WRITES
-    assert (seen.right, seen.arrived) == (_demo_ecq.CLIENTS, _demo_ecq.CLIENTS * _demo_ecq.KEYS)
+    assert seen.recorded_writes == _demo_ecq.CLIENTS * _demo_ecq.WRITES
+    assert (seen.correct_clients, seen.received_messages) == (_demo_ecq.CLIENTS, _demo_ecq.CLIENTS * _demo_ecq.KEYS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from airflow.sdk import Connection
 
-from dags._connections import settings_of
+from dags._connections import variables_from_connections
 from manifold.api._callers import Caller, Callers, Right
 from manifold.runtime import secret_files
 from manifold.sandbox.platform import airflow, api_tokens
@@ -21,7 +21,7 @@ def test_jobs_of_airflow_send_a_token_that_the_api_knows(tmp_path: Path) -> None
     api_tokens.create_missing(settings)
 
     connection = Connection(conn_id="manifold_api", **json.loads(airflow.environment(settings, {})[CONNECTION]))
-    found = settings_of(lambda name: connection if name == connection.conn_id else None)
+    found = variables_from_connections(lambda name: connection if name == connection.conn_id else None)
 
     assert found["MANIFOLD_API_URL"] == settings.api
     assert Callers.of(settings).identify(f"Bearer {found['MANIFOLD_API_TOKEN']}") == Caller("airflow", RIGHTS)
