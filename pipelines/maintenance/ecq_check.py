@@ -105,7 +105,7 @@ def compare_queue_rows(
         yield TableComparison(table.name, required, counts)
     states = {key: 1 for key, message in expected.states.items() if message.seq not in quarantined and message.at >= states_since}
     found_states = Counter[StateKey]()  # 1 for each key that has any row: a repeated state changes no result
-    for key in states:
-        if any(found.states[stored_key] for stored_key in stored_keys(key)):
-            found_states[key] = 1
+    for state_key in states:
+        if any(found.states[stored_key] for stored_key in stored_keys(state_key)):
+            found_states[state_key] = 1
     yield TableComparison(ECQ_STATE.name, states, found_states)
