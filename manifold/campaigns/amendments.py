@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from manifold.campaigns.membership import assign
-from manifold.campaigns.plan import Gate, Plan, Rate, Rule, Wave
+from manifold.campaigns.plan import REST, Gate, Plan, Rate, Rule, Wave
 from manifold.campaigns.quantities import duration_ms, share
 from manifold.campaigns.success import Retry
 from manifold.campaigns.windows import Window
@@ -46,10 +46,15 @@ def widened(old: Plan, new: Plan) -> tuple[str, ...]:
         "window": _reaches_outside(old.window, new.window),
         "rules": any(_is_relaxed(old_rule, new.rules) for old_rule in old.rules),
         "retry": _tries_more(old.retry, new.retry),
-        "waves": any(_is_weaker(wave.gate, new_gates[wave.name]) for wave in old.waves),
+        "waves": any(_is_weaker(wave.gate, new_gates[wave.name]) for wave in old.waves) or _releases_more(old.waves, new.waves),
         "ends": new.ends_ms > old.ends_ms,
     }
     return tuple(field for field, is_wider in allows_more.items() if is_wider)
+
+
+def _releases_more(old: Sequence[Wave], new: Sequence[Wave]) -> bool:
+    """Whether a wave was added that can take targets which were in no wave. A wave of the size "rest" leaves none."""
+    return len(new) > len(old) and all(wave.size != REST for wave in old)
 
 
 def _fields_that_draw(wave: Wave) -> tuple[object, ...]:

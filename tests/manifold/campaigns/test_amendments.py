@@ -113,6 +113,21 @@ def test_the_fields_that_allow_more_are_named(fields: dict[str, Any], names: tup
     assert widened(plan(), plan(**fields)) == names
 
 
+ADDED = {"name": "added", "size": 4}
+
+
+@pytest.mark.parametrize(
+    ("old_waves", "new_waves", "names"),
+    [
+        ([FIRST, SECOND, REST], [FIRST, SECOND, ADDED, REST], ()),  # takes its targets from the rest
+        ([FIRST, SECOND], [FIRST, SECOND, REST], ("waves",)),
+        ([FIRST, SECOND], [FIRST, ADDED, SECOND], ("waves",)),
+    ],
+)
+def test_an_added_wave_allows_more_if_targets_were_in_no_wave(old_waves: Any, new_waves: Any, names: tuple[str, ...]) -> None:
+    assert widened(plan(waves=old_waves), plan(waves=new_waves)) == names
+
+
 rates = (
     st.none() | st.integers(1, 20) | st.builds(Rate, st.integers(1, 5), st.integers(2, 4), st.integers(1, 9), st.integers(5, 20))
 )
