@@ -238,7 +238,8 @@ class _Replay:
             self._reported_rules.clear()
             return
         name = tripped.rule.name
-        tripping_ms = fact.at_ms - self._tripping_since.setdefault(name, fact.at_ms)
+        self._tripping_since = {name: self._tripping_since.get(name, fact.at_ms)}  # no other rule is known to trip all the time
+        tripping_ms = fact.at_ms - self._tripping_since[name]
         if tripping_ms > RULE_GRACE_MS and name not in self._reported_rules:
             self._report(Kind.RULE, fact.seq, f"rule {name} trips since {tripping_ms} ms, with {words_of(tripped.counts)}")
             self._reported_rules.add(name)

@@ -240,11 +240,12 @@ class Active:
         """Decide nothing more about the campaign until the message that was recorded is folded."""
         recorded_seq = receipt.duplicate_of or receipt.seq  # an equal message may have been recorded before, and counts alone
         self._awaited.setdefault(name, set()).add(recorded_seq)
-        if isinstance(effect, Release):
-            _metrics.RELEASED.inc(len(effect.vins))
-        else:
-            _metrics.DECISIONS.labels(_do(effect)).inc()
-        log.info("campaign message recorded", campaign=name, seq=receipt.seq, **_log_fields(effect))
+        if receipt.duplicate_of is None:
+            if isinstance(effect, Release):
+                _metrics.RELEASED.inc(len(effect.vins))
+            else:
+                _metrics.DECISIONS.labels(_do(effect)).inc()
+        log.info("campaign message recorded", campaign=name, seq=recorded_seq, **_log_fields(effect))
 
     async def _now_ms(self) -> int:
         """Return the instant for which to decide (Unix ms): `MARGIN_MS` before the earliest clock of any recorder.

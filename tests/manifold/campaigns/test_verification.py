@@ -283,3 +283,16 @@ def test_a_vehicle_that_was_released_more_than_once_is_named() -> None:
 
     assert (proof["released_more_than_once"], proof["vehicles_by_releases"]) == ([vins(1)[0]], {"1": 9, "3": 1})
     assert proof["last_release_ms"] - proof["first_release_ms"] > MINUTE
+
+
+def test_a_rule_that_stopped_tripping_counts_anew_when_it_trips_again() -> None:
+    names = vins(20)
+    times_s = [5 * place + (0 if place < 10 else 1200) for place in range(20)]
+    visits = {vin: ((NOW + 1000 * time_s, 1 << 60),) for vin, time_s in zip(names, times_s, strict=True)}
+    world = proposed(document(number=20), Fleet(visits, failing=frozenset({names[8], names[18]})))
+    world.run(NOW + HOUR)
+    recent = {"name": "recent", "count": ["failed"], "over": 0, "in": "10m"}  # trips before the ninth and the last release
+    ever = {"name": "ever", "count": ["failed"], "over": 0}
+    facts = change(r.Propose, {}, plan=document(number=20, rules=[recent, ever]))(list(world.facts))
+
+    assert [each.detail.split(" trips")[0] for each in verify(facts)] == ["rule ever"]
