@@ -67,17 +67,17 @@ class ArchiveClaims:
         self._pending: asyncio.Future[Any] | None = None  # the newest call of the storage, which may have ended
 
     async def put(self, claim: Claim) -> None:
-        """See `Store`."""
-        wire = msgspec.json.encode(claim)
-        await self._call_storage(lambda: write_bytes(self._fs, self._root, self._path(claim), wire))
+        """Write the file of this process's claim, or replace the file."""
+        content = msgspec.json.encode(claim)
+        await self._call_storage(lambda: write_bytes(self._fs, self._root, self._path(claim), content))
 
     async def claims(self) -> list[Claim]:
-        """See `Store`."""
+        """Read the claims in all files of the folder."""
         claims: list[Claim] = await self._call_storage(self._read_all)
         return claims
 
     async def remove(self, claim: Claim) -> None:
-        """See `Store`."""
+        """Delete the file of the claim."""
         await self._call_storage(lambda: self._fs.delete_file(f"{self._root}/{self._path(claim)}"))
 
     def _path(self, claim: Claim) -> str:
@@ -89,8 +89,9 @@ class ArchiveClaims:
         return [claim for claim in claims if claim is not None]
 
     def _read_claim(self, path: str) -> Claim | None:
-        """The claim in this file; None if the file is not a claim, or was removed after it was listed."""
-        if not path.endswith(".json") or path.rpartition("/")[2].startswith("."):
+        """Read the claim in this file; None if the file is not named like a claim, or was removed after it was listed."""
+        name = path.rpartition("/")[2]
+        if not name.endswith(".json") or name.startswith("."):
             return None
         try:
             with self._fs.open_input_file(path) as file:
@@ -99,9 +100,10 @@ class ArchiveClaims:
             return None
 
     async def _call_storage(self, function: Any) -> Any:
-        """Run `function` in a thread, and return or raise its result.
+        """Run `function` in a thread, and return its result.
 
-        While an earlier call hangs, no other call is started, because it could overtake the earlier one: `Retryable` is raised.
+        Raises `Retryable` if the function fails or takes longer than `RESPONSE_TIMEOUT_S`; its thread then continues. While it
+        continues, no other call is started, because it could overtake the earlier one, and `Retryable` is raised at once.
         """
         if self._pending is not None and not self._pending.done():
             raise Retryable("the archive does not answer")
@@ -123,19 +125,19 @@ class RedisClaims:
         self._redis, self._key = redis, keys.recorders(node)
 
     async def put(self, claim: Claim) -> None:
-        """See `Store`."""
+        """Write the field of this process's claim, or replace it."""
         await self._execute("HSET", self._key, claim.name, msgspec.json.encode(claim))
 
     async def claims(self) -> list[Claim]:
-        """See `Store`."""
+        """Read the claims in all fields."""
         values = await self._execute("HVALS", self._key)
         try:
-            return [msgspec.json.decode(wire, type=Claim) for wire in values]
+            return [msgspec.json.decode(value, type=Claim) for value in values]
         except (msgspec.MsgspecError, TypeError) as exc:
             raise Retryable(f"Redis: {self._key} holds no claims: {exc}") from exc
 
     async def remove(self, claim: Claim) -> None:
-        """See `Store`."""
+        """Delete the field of the claim."""
         await self._execute("HDEL", self._key, claim.name)
 
     async def _execute(self, *command: Any) -> Any:

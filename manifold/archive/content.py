@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, SKIPPED_MS, TIME_SHIFT
+from manifold.contracts.seq import EPOCH_MS, NEVER_MS, SKIPPED_MS, TIME_SHIFT
 
 # This bit is set in every derived seq. Recorders with a number below 512 never set it.
 DERIVED = 1 << (TIME_SHIFT - 1)
@@ -34,8 +34,8 @@ class DecodedFile:
         return seqs[seqs >= 0]
 
 
-def own_seq(name: str) -> int:
-    """The seq under which an invalid file or line is quarantined.
+def quarantine_seq(name: str) -> int:
+    """The seq under which the invalid file or line of this name is quarantined.
 
     It is always the same for the same name. It is negative, so that no message has it.
     """
@@ -56,8 +56,8 @@ def derived_seqs(path: str, received_ms: Integers) -> Integers:
     Raises:
         Unreadable: a time does not fit into a seq, or one millisecond has too many messages.
     """
-    ms = np.where(received_ms == SKIPPED_MS, SKIPPED_MS + 1, received_ms)
-    if len(ms) and not (ms.min() >= EPOCH_MS and ms.max() <= (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS):
+    ms = np.where(received_ms == SKIPPED_MS, SKIPPED_MS + 1, received_ms)  # recorders, too, assign no seq in `SKIPPED_MS`
+    if len(ms) and not (ms.min() >= EPOCH_MS and ms.max() <= NEVER_MS):
         raise Unreadable("received_at lies outside 2020 to 2089, and no seq can be made of it")
     order = np.argsort(ms, kind="stable")
     sorted_ms = ms[order]

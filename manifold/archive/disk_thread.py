@@ -35,7 +35,7 @@ class DiskThread:
             except Exception as exc:  # noqa: BLE001  # the caller raises it
                 set_outcome = partial(future.set_exception, exc)
             with suppress(RuntimeError):  # the event loop may have been closed, and then nobody waits
-                loop.call_soon_threadsafe(_unless_done, future, set_outcome)
+                loop.call_soon_threadsafe(_set_unless_done, future, set_outcome)
 
         self.submit(call)
         return await future
@@ -67,7 +67,7 @@ class DiskThread:
                 call()
 
 
-def _unless_done(future: "asyncio.Future[T]", set_outcome: Callable[[], None]) -> None:
-    """Set the outcome of the future, unless it is done because the caller was cancelled."""
+def _set_unless_done(future: "asyncio.Future[T]", set_outcome: Callable[[], None]) -> None:
+    """Set the outcome of the future, unless the future is done already, because the caller was cancelled."""
     if not future.done():
         set_outcome()

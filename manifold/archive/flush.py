@@ -21,14 +21,14 @@ def flush(settings: Settings) -> bool:
     """
     responses = _post_to_all(settings)
     problems = list(_failures(responses).items())
-    if not problems:
+    if not problems:  # only if every service has responded, it is known which recorders were called
         problems = list(_recorders_without_address(settings, responses.values()))
     if problems:
         import structlog  # imported here because it is slow, and interactive commands do not log
 
         log = structlog.get_logger(__name__)
-        for recorder, reason in problems:
-            log.warning("flush failed; open segments are ingested later", recorder=recorder, reason=reason)
+        for service, reason in problems:
+            log.warning("open segments not closed; their messages are ingested later", service=service, reason=reason)
     return not problems
 
 
@@ -45,10 +45,12 @@ def close_signal_segments(settings: Settings) -> bool:
 
     Returns True if no AMQP service is known to be running.
     """
-    return all(isinstance(_post(settings, f"{url}/flush"), dict) for url in _signals_url_if_leased(settings))
+    responses = {url: _post(settings, f"{url}/flush") for url in _signals_url_if_leased(settings)}
+    return not _failures(responses)
 
 
 def _failures(responses: dict[str, Response]) -> dict[str, str]:
+    """The responses that are the reason of a failure, not the JSON of a service: URL → reason."""
     return {url: response for url, response in responses.items() if isinstance(response, str)}
 
 
@@ -57,14 +59,16 @@ def _recorders_without_address(settings: Settings, responses: Iterable[Response]
 
     Yields nothing if a called service did not return its number: it may be any of the recorders.
     """
-    nodes = [response.get("node") if isinstance(response, dict) else None for response in responses]
-    called_nodes = {node for node in nodes if isinstance(node, int)}
-    if not all(isinstance(node, int) for node in nodes):
-        return
-    from manifold.archive.lease_holders import unqueried_holders  # imported here because it is slow
+    called_nodes: set[int] = set()
+    for response in responses:
+        node = response.get("node") if isinstance(response, dict) else None
+        if not isinstance(node, int):
+            return
+        called_nodes.add(node)
+    from manifold.archive.lease_holders import current_holders  # imported here because it is slow
 
     try:
-        holders = unqueried_holders(settings, called_nodes)
+        holders = current_holders(settings, excluding=called_nodes)
     except OSError as exc:
         yield "unknown", f"the archive does not say who holds a number: {exc}"
         return
@@ -85,24 +89,25 @@ def _signals_url_if_leased(settings: Settings) -> list[str]:
     """
     if not settings.with_signals:
         return []
-    from manifold.archive.lease_holders import unqueried_holders  # imported here because it is slow
+    from manifold.archive.lease_holders import current_holders  # imported here because it is slow
 
     try:
-        all_holders = unqueried_holders(settings, ())
+        holders = current_holders(settings)
     except OSError:
         return []
-    return [settings.signals] if settings.signals_node in all_holders else []
+    return [settings.signals] if settings.signals_node in holders else []
 
 
 def _post(settings: Settings, url: str) -> Response:
     """The JSON object with which the service responds to a POST request; a text with the reason if the request failed."""
     try:
-        request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        # The settings allow no other schemes than http and https.
+        request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310
         context = web_context(settings, url)
-        with urlopen(request, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310
             body = json.load(response)
     except (OSError, HTTPException) as exc:  # urllib's errors are OSErrors
         return str(exc)
-    except ValueError:
+    except ValueError:  # not JSON
         return "its answer is not a recorder's"
     return body if isinstance(body, dict) else "its answer is not a recorder's"

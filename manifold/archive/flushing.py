@@ -24,7 +24,7 @@ async def flush_journal(journal: Journal, writer: SegmentWriter, node: int) -> w
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await asyncio.gather(*(file.sealed.wait() for file in files))
     except TimeoutError:
-        log.warning("open segments not written in time", problem=writer.problem)
+        log.warning("closed segments not in the archive in time", node=node, timeout_s=FLUSH_TIMEOUT_S, reason=writer.problem)
     segments = [path for file in files for path in file.segments]
     unsealed = [file.path.name for file in files if not file.sealed.is_set()]
     body = {"segments": segments, "left_in_journal": unsealed, "problem": writer.problem, "node": node}

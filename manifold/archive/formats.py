@@ -40,10 +40,11 @@ def decode(path: str, content: bytes) -> DecodedFile:
     seqs = decoded.messages["seq"].to_numpy()
     if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
         return decoded  # ascending, so no seq is repeated
-    _, first_indices = np.unique(seqs, return_index=True)
+    _, first_indices = np.unique(seqs, return_index=True)  # by seq: the index of the first message that has it
     if len(first_indices) == len(seqs):
         return decoded
-    return DecodedFile(decoded.messages.take(pa.array(np.sort(first_indices))), decoded.derived)
+    in_file_order = pa.array(np.sort(first_indices))
+    return DecodedFile(decoded.messages.take(in_file_order), decoded.derived)
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -59,14 +60,15 @@ def check_columns(schema: pa.Schema) -> None:
         raise Unreadable(f"columns {', '.join(missing)} are missing")
     if "seq" not in schema.names and "received_at" not in schema.names:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
-    seq_type = schema.field("seq").type if "seq" in schema.names else pa.int64()
-    # A seq has 63 bits, which do not fit into a float, so different seqs could become equal.
-    if not pa.types.is_integer(seq_type):
-        raise Unreadable(f"column seq is of type {seq_type}; write it as a 64-bit integer (BIGINT)")
+    if "seq" in schema.names:
+        seq_type = schema.field("seq").type
+        # A seq has 63 bits, which do not fit into a float, so different seqs could become equal.
+        if not pa.types.is_integer(seq_type):
+            raise Unreadable(f"column seq is of type {seq_type}; write it as a 64-bit integer (BIGINT)")
 
 
 @cache  # not computed at import, because the first conversion of a Python value loads pandas
-def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
+def _first_and_last_instant() -> tuple[pa.Scalar, pa.Scalar]:
     """`ENDS` as Arrow scalars. An Arrow column can contain instants outside them."""
     first, last = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
     return first, last
@@ -74,12 +76,7 @@ def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
 
 def _from_parquet(path: str, content: bytes) -> DecodedFile:
     """Decode a Parquet segment; raises `Unreadable` if it does not have the form of the envelope."""
-    try:
-        # `pq.read_table` is avoided because it loads pyarrow.dataset and pandas, which takes half a second. Threads are not used
-        # because the process aborts if an Arrow thread still holds `content` when Python ends (apache/arrow#34314).
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    except (pa.ArrowException, OSError) as exc:
-        raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
+    table = _read_parquet(content)
     check_columns(table.schema)
     try:
         columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
@@ -87,21 +84,36 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
         pa.table(columns).validate(full=True)  # without this check, text that is not UTF-8 would crash a later reader
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
-    derived = "seq" not in table.schema.names
-    time_source = "received_at" if derived else "seq"  # each of the two columns can be computed from the other
-    if incomplete := [name for name in (*REQUIRED_COLUMNS, time_source) if columns[name].null_count]:
+    are_seqs_derived = "seq" not in table.schema.names
+    time_source = "received_at" if are_seqs_derived else "seq"  # each of the two columns can be computed from the other
+    incomplete = [name for name in (*REQUIRED_COLUMNS, time_source) if columns[name].null_count]
+    if incomplete:
         raise Unreadable(f"rows without {', '.join(incomplete)}")
-    if derived:
+    if are_seqs_derived:
         columns["seq"] = pa.array(derived_seqs(path, _milliseconds(columns["received_at"])))
     elif table.num_rows and pc.min(columns["seq"]).as_py() < 0:
         raise Unreadable("a seq is negative")
     if columns["received_at"].null_count:
         columns["received_at"] = _filled_received_at(columns)
-    instants = columns["received_at"]
-    first, last = _ends_of_time()
-    if pc.any(pc.or_(pc.less(instants, first), pc.greater(instants, last))).as_py():
+    _check_instants(columns["received_at"])
+    return DecodedFile(pa.table(columns), are_seqs_derived)
+
+
+def _read_parquet(content: bytes) -> pa.Table:
+    try:
+        # `pq.read_table` is avoided because it loads pyarrow.dataset and pandas, which takes half a second. Threads are not used
+        # because the process aborts if an Arrow thread still holds `content` when Python ends (apache/arrow#34314).
+        return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    except (pa.ArrowException, OSError) as exc:
+        raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
+
+
+def _check_instants(instants: pa.ChunkedArray | pa.Array) -> None:
+    """Raise `Unreadable` if Python cannot represent one of these times of receipt."""
+    first, last = _first_and_last_instant()
+    is_outside = pc.or_(pc.less(instants, first), pc.greater(instants, last))
+    if pc.any(is_outside).as_py():
         raise Unreadable("a received_at lies in no year from 1 to 9999")
-    return DecodedFile(pa.table(columns), derived)
 
 
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
@@ -113,7 +125,7 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     try:
         if pa.types.is_timestamp(field.type) and pa.types.is_integer(original_type):  # the integers are milliseconds since 1970
             column = column.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
-        # An unsafe cast of timestamps truncates nanoseconds, as in JSON Lines. A safe cast would raise an error.
+        # An unsafe cast of timestamps truncates nanoseconds, which JSON Lines files also lose. A safe cast would raise an error.
         truncates = pa.types.is_timestamp(field.type) and pa.types.is_timestamp(column.type)
         return column.cast(field.type, safe=not truncates)
     except (pa.ArrowException, ValueError) as exc:

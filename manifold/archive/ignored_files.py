@@ -2,11 +2,11 @@
 
 from functools import lru_cache
 
-MAX_NAMED = 10_000  # files that are remembered as logged; if there are more, the oldest may be logged again
+MAX_REMEMBERED = 10_000  # files that are remembered as logged; if there are more, the oldest may be logged again
 
 
-@lru_cache(maxsize=MAX_NAMED)  # the cache makes repeated calls do nothing
-def name_ignored(url: str, path: str, reason: str) -> None:
+@lru_cache(maxsize=MAX_REMEMBERED)  # the cache makes repeated calls do nothing
+def log_ignored_file(url: str, path: str, reason: str) -> None:
     """Log an ignored file. Further calls with the same arguments in this process do nothing."""
     import structlog  # imported here because it is slow, and most archives have no ignored files
 
@@ -14,5 +14,5 @@ def name_ignored(url: str, path: str, reason: str) -> None:
 
 
 def ignored_count() -> int:
-    """The number of files that this process has ignored, at most MAX_NAMED."""
-    return name_ignored.cache_info().currsize
+    """The number of files that this process has ignored, at most MAX_REMEMBERED."""
+    return log_ignored_file.cache_info().currsize

@@ -95,7 +95,7 @@ class Journal:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         recovered = []
-        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_sort_key):
             content = read_journal(path)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND)
             os.ftruncate(fd, content.length)
@@ -135,7 +135,7 @@ class Journal:
             self._current = file
             if file not in self.files:
                 self.files.append(file)
-            if file.size >= self._max_bytes or self._rotate_after_write:
+            if file.size >= self._max_bytes or self._rotate_after_write:  # `rotate` may have been called during the write
                 self.rotate()
             return file
 
@@ -193,7 +193,7 @@ class Journal:
         try:
             file.write(records, sync=True)
         except OSError:
-            if file.size == 0:  # a new file
+            if file.size == 0:  # a new file, which has no message now
                 file.close()
                 file.path.unlink()
             raise
@@ -214,14 +214,14 @@ class Journal:
         try:
             file.write(records, sync=False)
         except OSError as exc:  # the annotations are in memory too, and after a crash the messages are enqueued again
-            log.warning("journal annotations not written", file=file.path.name, reason=exc.strerror)
+            log.warning("journal annotations not written; kept in memory", file=file.path.name, reason=exc.strerror)
 
     def _delete(self, file: JournalFile) -> None:
         file.close()
         file.path.unlink(missing_ok=True)
 
     def _leave_current_file(self) -> None:
-        """Make the next message open a new file."""
+        """Make the next message open a new file, and report that the current one is ended."""
         self._current = None
         self._on_ended()
 
@@ -231,12 +231,12 @@ class Journal:
             if problem:
                 log.error("journal unwritable", reason=problem)
             else:
-                log.info("journal writable again")
+                log.info("journal writable again", folder=str(self._folder))
             self.problem = problem
             _metrics.JOURNAL_WRITABLE.set(problem is None)
 
 
-def _age(path: Path) -> tuple[int, int]:
+def _sort_key(path: Path) -> tuple[int, int]:
     """The sort key of a journal file, oldest first: first seq and number of the attempt, from its name."""
     first_seq, _, attempt = path.name.removesuffix(SUFFIX).partition(".")
     return int(first_seq), int(attempt or 0)

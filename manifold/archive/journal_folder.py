@@ -44,25 +44,11 @@ class JournalFolder:
             UnusableFolder: this process may not write to the folder.
             Permanent: another process has locked the folder.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o640)
-        except OSError as exc:
-            raise UnusableFolder(
-                f"{self.folder} cannot be written ({exc.strerror}); let the user of this process write there"
-            ) from exc
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            os.close(fd)
-            raise Permanent(f"another recorder works on the journal in {self.folder}; give each a node of its own") from exc
-        self._fd = fd
-        state = _read(fd)
+        self._fd = self._open_locked()
+        state = _read(self._fd)
         self.journal = state.get("journal") or uuid.uuid4().hex
-        stat = os.fstat(fd)
-        identity = f"{_boot_id()}:{stat.st_dev}:{stat.st_ino}:{self.journal}"
-        self.name = hashlib.sha256(identity.encode()).hexdigest()[:_NAME_LENGTH]
-        if state.get("place") == self.name:
+        self.name = self._build_name()
+        if state.get("place") == self.name:  # not if it is from before a reboot, or from a folder of which this is a copy
             self.epoch = int(state["epoch"])
             self.after_ms = int(state["after_ms"])
         if not state:
@@ -84,7 +70,7 @@ class JournalFolder:
             self.after_ms = after_ms
         os.utime(self._fd, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
-    def forget(self) -> None:
+    def mark_released(self) -> None:
         """Save that the process in this folder no longer holds the number."""
         self._write({"journal": self.journal})
         self.epoch = 0
@@ -96,11 +82,33 @@ class JournalFolder:
             os.close(self._fd)
             self._fd = -1
 
-    def _write(self, content: dict[str, Any]) -> None:
-        """Replace the content of the lock file, and sync it."""
-        wire = json.dumps(content).encode()
-        os.pwrite(self._fd, wire, 0)
-        os.ftruncate(self._fd, len(wire))
+    def _open_locked(self) -> int:
+        """Create the lock file if necessary, open and lock it, and return its file descriptor; raises what `lock` raises."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as exc:
+            raise UnusableFolder(
+                f"{self.folder} cannot be written ({exc.strerror}); let the user of this process write there"
+            ) from exc
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(fd)
+            raise Permanent(f"another recorder works on the journal in {self.folder}; give each a node of its own") from exc
+        return fd
+
+    def _build_name(self) -> str:
+        """Build the name from the boot, the lock file's device and inode, and the journal."""
+        stat = os.fstat(self._fd)
+        identity = f"{_boot_id()}:{stat.st_dev}:{stat.st_ino}:{self.journal}"
+        return hashlib.sha256(identity.encode()).hexdigest()[:_NAME_LENGTH]
+
+    def _write(self, state: dict[str, Any]) -> None:
+        """Replace the state in the lock file, and sync it."""
+        content = json.dumps(state).encode()
+        os.pwrite(self._fd, content, 0)
+        os.ftruncate(self._fd, len(content))
         os.fsync(self._fd)
         sync_folder(self.folder)
 
@@ -118,9 +126,9 @@ def _boot_id() -> str:
 
 
 def _read(fd: int) -> dict[str, Any]:
-    """The content of the lock file; empty if the file is new, or if the process that created it crashed while writing."""
+    """The state in the lock file; empty if the file is new, or if the process that created it crashed while writing."""
     try:
-        content = json.loads(os.pread(fd, 1 << 12, 0))
+        state = json.loads(os.pread(fd, 1 << 12, 0))
     except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}
+    return state if isinstance(state, dict) else {}

@@ -44,7 +44,7 @@ class Lease:
         others: the claims in other stores.
         lease_s: how long the holder may continue while no store is available, in seconds.
         clock_ms: the clock, in Unix ms.
-        what: the name of the role, if the lease is not about a recorder number. Then, `node` is unused and no seqs are assigned.
+        role: the name of the role, if the lease is not about a recorder number. Then, `node` is unused and no seqs are assigned.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Lease:
         *,
         lease_s: float,
         clock_ms: Callable[[], int] = wall_clock_ms,
-        what: str = "",
+        role: str = "",
     ) -> None:
         self.problem: str | None = None  # why the lease cannot be taken or renewed
         self.lost: str | None = None  # the message about another process that has taken the lease; this process must then end
@@ -66,12 +66,11 @@ class Lease:
         self._stores = [archive, *others]
         self._lease_ms = round(lease_s * 1000)
         self._range_ms = min(RANGE_MS, self._lease_ms)
-        # Values of this process's claim.
-        self._epoch = 0
-        self._after_ms = 0
-        self._until_ms = 0  # of the last claim that a store has accepted
+        self._epoch, self._after_ms = 0, 0  # of this process's newest claim
+        self._until_ms = 0  # of this process's last claim that a store has accepted; 0: none yet
         self._clock_ms = clock_ms
-        self._what = what
+        self._role = role
+        self._subject = role or f"node={node}"
         self._archive_has_claim = False  # whether the archive has the newest claim of this process
         self._seqs = SeqSource(node, clock_ms=clock_ms)
         self._renewing = asyncio.Lock()
@@ -94,7 +93,7 @@ class Lease:
             try:
                 self._seqs = await self._take(last_seq)
             except Retryable as exc:
-                self._set_problem(f"{self._what or f'node={self._node}'} is not leased, so nothing is taken: {exc}")
+                self._set_problem(f"{self._subject} is not leased, so this process waits: {exc}")
                 await asyncio.sleep(RETRY_S)
             else:
                 return self._seqs
@@ -124,8 +123,7 @@ class Lease:
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_has_claim:
-            self._place.forget()
-            await self._exchange_claims(self._claim(self._seqs.at_ms, released=True))
+            await self._withdraw(self._seqs.at_ms)
 
     async def _take(self, last_seq: int) -> SeqSource:
         """Read all claims, claim the lease with the next epoch, and read all claims again.
@@ -149,10 +147,7 @@ class Lease:
         self._refuse_if_unavailable(unavailable, rivals)
         for other in self._foreign(claims_after):
             if other.epoch >= self._epoch or other not in claims:
-                # Without this, a restart of this process while no store is available would use the seqs of the withdrawn claim,
-                # which the other process may assign.
-                self._place.forget()
-                await self._exchange_claims(self._claim(self._after_ms, released=True))
+                await self._withdraw(self._after_ms)
                 raise Permanent(self._holder_message(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
         seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
@@ -161,6 +156,14 @@ class Lease:
         for former in former_claims.values():
             await self._remove(former)
         return seqs
+
+    async def _withdraw(self, last_ms: int) -> None:
+        """Release this process's claim, of which `last_ms` is the last millisecond with a seq.
+
+        The folder is marked, too. Else its next process could use the seqs of this claim without any store, while another does.
+        """
+        self._place.mark_released()
+        await self._exchange_claims(self._claim(last_ms, released=True))
 
     def _refuse_if_unavailable(self, unavailable: Unavailable, rivals: Sequence[Claim]) -> None:
         """Raise `Retryable` if an unavailable store may have a claim that is not among the claims read."""
@@ -193,7 +196,7 @@ class Lease:
             newer = [other for other in self._foreign(claims) if other.epoch > self._epoch]
             if newer:
                 self.lost = self._holder_message(newer[0])
-                self._archive_has_claim = True
+                self._archive_has_claim = True  # so that `release` releases this claim in any case, because it is worthless now
                 self._set_problem(self.lost)
             else:
                 self._grant(self._seqs, claim, unavailable)
@@ -209,24 +212,25 @@ class Lease:
             self._place.mark_held(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
             self._set_problem(None)
         else:
-            self._until_ms = self._until_ms or self._place.last_held_ms + self._lease_ms
+            if self._until_ms == 0:  # only the last process in this folder had a claim accepted
+                self._until_ms = self._place.last_held_ms + self._lease_ms
             self._set_problem(
-                f"the lease of node={self._node} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(unavailable)}"
+                f"the lease of {self._subject} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(unavailable)}"
             )
         self._archive_has_claim = self._archive not in unavailable
         seqs.until_ms = min(claim.upto_ms, self._until_ms)
         _metrics.LEASE_RENEWED.set(is_renewed)
 
     def _claim(self, upto_ms: int, *, released: bool = False) -> Claim:
-        """This process's claim with the seqs up to `upto_ms`."""
+        """This process's claim to the seqs up to `upto_ms`."""
         where = f"process {os.getpid()} on {socket.gethostname()}, journal {self._place.folder}"
         until_ms = upto_ms if released else max(upto_ms, self._clock_ms() + self._lease_ms)
         return Claim(self._place.name, self._place.journal, where, self._epoch, self._after_ms, upto_ms, until_ms, released)
 
     def _rivals(self, claims: Iterable[Claim]) -> list[Claim]:
         """The claims of processes that may hold the lease: claims of other folders with the greatest epoch, not released."""
-        epoch = max((claim.epoch for claim in claims), default=0)
-        return [claim for claim in self._foreign(claims) if claim.epoch == epoch and not claim.released]
+        greatest_epoch = max((claim.epoch for claim in claims), default=0)
+        return [claim for claim in self._foreign(claims) if claim.epoch == greatest_epoch and not claim.released]
 
     def _foreign(self, claims: Iterable[Claim]) -> list[Claim]:
         """The claims of other folders."""
@@ -270,12 +274,12 @@ class Lease:
             try:
                 await store.remove(former)
             except Retryable as exc:
-                log.debug("earlier claim to the lease not removed", claim=former.name, holder=former.where, reason=str(exc))
+                log.debug("former holder's claim not removed", claim=former.name, holder=former.where, reason=str(exc))
 
     def _holder_message(self, claim: Claim) -> str:
         """The message to an operator that another process, by `claim`, holds the lease."""
-        if self._what:
-            return f"{self._what} is {claim.where}; leased until {_instant(claim.until_ms)}"
+        if self._role:
+            return f"{self._role} is {claim.where}; leased until {_instant(claim.until_ms)}"
         return (
             f"node={self._node} is the number of another recorder ({claim.where}; leased until {_instant(claim.until_ms)}): "
             "give each recorder a node of its own"
@@ -284,7 +288,7 @@ class Lease:
     def _set_problem(self, problem: str | None) -> None:
         """Store what is wrong with the lease (None: nothing), and log a new problem."""
         if problem != self.problem and problem is not None:
-            log.warning("lease degraded", lease=self._what or f"recorder {self._node}", reason=problem)
+            log.warning("lease degraded", lease=self._role or f"recorder {self._node}", reason=problem)
         self.problem = problem
 
 

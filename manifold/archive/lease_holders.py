@@ -25,8 +25,8 @@ class Holder(msgspec.Struct, frozen=True):
     released: bool = False
 
 
-def unqueried_holders(settings: Settings, asked: Collection[int], now: datetime | None = None) -> dict[int, Holder]:
-    """Number → its holder, for all numbers that are held at `now` (default: the present) and are not in `asked`.
+def current_holders(settings: Settings, *, excluding: Collection[int] = (), now: datetime | None = None) -> dict[int, Holder]:
+    """Number → its holder, for all numbers that are held at `now` (default: the present), except the numbers in `excluding`.
 
     Raises:
         OSError: the archive is unavailable.
@@ -34,24 +34,26 @@ def unqueried_holders(settings: Settings, asked: Collection[int], now: datetime 
     now_ms = (now or datetime.now(UTC)).timestamp() * 1000
     return {
         node: holder
-        for node, holder in _holders(settings).items()
-        if node not in asked and not holder.released and holder.until_ms > now_ms
+        for node, holder in _newest_claims(settings).items()
+        if node not in excluding and not holder.released and holder.until_ms > now_ms
     }
 
 
-def _holders(settings: Settings) -> dict[int, Holder]:
-    """Number → its newest claim."""
+def _newest_claims(settings: Settings) -> dict[int, Holder]:
+    """Number → its claim with the greatest epoch, even if that claim was released or has expired."""
     filesystem, root = open_storage(settings.archive, settings.s3)
     newest: dict[int, Holder] = {}
     for info in filesystem.get_file_info(fs.FileSelector(f"{root}/{FOLDER}", recursive=True, allow_not_found=True)):
-        node, _, name = info.path.removeprefix(f"{root}/{FOLDER}/").partition("/")
-        if not (node.isdecimal() and name.endswith(".json")) or name.startswith("."):
+        folder, _, name = info.path.removeprefix(f"{root}/{FOLDER}/").partition("/")
+        is_claim = folder.isdecimal() and name.endswith(".json") and not name.startswith(".")
+        if not is_claim:
             continue
         try:
             with filesystem.open_input_file(info.path) as file:
                 holder = msgspec.json.decode(file.read(), type=Holder)
         except (FileNotFoundError, msgspec.MsgspecError):  # removed after it was listed, or not a claim, which recorders report
             continue
-        if holder.epoch >= newest.get(int(node), holder).epoch:
-            newest[int(node)] = holder
+        node = int(folder)
+        if node not in newest or holder.epoch >= newest[node].epoch:
+            newest[node] = holder
     return newest

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from manifold.archive.content import DecodedFile, Unreadable, derived_seqs, one_line, own_seq
+from manifold.archive.content import DecodedFile, Unreadable, derived_seqs, one_line, quarantine_seq
 from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
 from manifold.contracts.names import SERVICE_PREFIX
-from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
+from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, NEVER_MS, datetime_of
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 REPLACEMENT_CHARACTER = "\ufffd"  # EMQX writes it instead of bytes that are not UTF-8
@@ -49,30 +49,36 @@ def from_lines(path: str, content: bytes) -> DecodedFile:
         Unreadable: no line is a message, or some messages have a seq and others do not.
     """
     rows: list[Row] = []
-    refused: list[Row] = []
-    for number, line in enumerate(lines_of(plain(path, content)), start=1):
+    refused_rows: list[Row] = []
+    for number, line in enumerate(lines_of(decompressed(path, content)), start=1):
         if not line.strip():
             continue
         try:
             rows.append(_row(path, line))
         except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's errors are ValueErrors
-            refused.append(_refused_line(path, number, line, one_line(exc)))
-    if refused and not rows:
-        raise Unreadable(f"no line of it is a message (line 1: {refused[0]['refused_because']})")
+            refused_rows.append(_refused_row(path, number, line, one_line(exc)))
+    if refused_rows and not rows:
+        raise Unreadable(f"no line of it is a message (line 1: {refused_rows[0]['refused_because']})")
     without_seq = [row for row in rows if row["seq"] is None]
-    derived = len(without_seq) == len(rows)
-    if derived and rows:
-        received_ms = [(row["received_at"] - _UNIX_EPOCH) // timedelta(milliseconds=1) for row in rows]
-        seqs = derived_seqs(path, np.array(received_ms, np.int64)).tolist()
-        for row, seq in zip(rows, seqs, strict=True):
-            row["seq"] = seq
-    elif without_seq:
+    are_seqs_derived = len(without_seq) == len(rows)
+    if without_seq and not are_seqs_derived:
         raise Unreadable(f"{len(without_seq)} of its lines have no seq although others have; give all of them one, or none")
+    if without_seq:
+        _add_derived_seqs(path, rows)
+    # When a refused line was received is unknown, so it gets the earliest time in the file.
     earliest = min((row["received_at"] for row in rows), default=_UNIX_EPOCH)
-    for row in refused:
+    for row in refused_rows:
         row["received_at"] = earliest
-    arrays = [pa.array([row.get(field.name) for row in (*rows, *refused)], field.type) for field in SEGMENT_SCHEMA]
-    return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
+    arrays = [pa.array([row.get(field.name) for row in (*rows, *refused_rows)], field.type) for field in SEGMENT_SCHEMA]
+    return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), are_seqs_derived)
+
+
+def _add_derived_seqs(path: str, rows: list[Row]) -> None:
+    """Set the seqs of the file's rows, none of which has one."""
+    received_ms = [(row["received_at"] - _UNIX_EPOCH) // timedelta(milliseconds=1) for row in rows]
+    seqs = derived_seqs(path, np.array(received_ms, np.int64)).tolist()
+    for row, seq in zip(rows, seqs, strict=True):
+        row["seq"] = seq
 
 
 def lines_of(text: bytes) -> list[bytes]:
@@ -86,8 +92,8 @@ def lines_of(text: bytes) -> list[bytes]:
     return [line.removeprefix(BOM_UTF8) for line in text.splitlines()]  # in concatenated files, any line can begin with a BOM
 
 
-def plain(path: str, content: bytes) -> bytes:
-    """The content of a file, decompressed if the file's name ends in a suffix of `COMPRESSED`.
+def decompressed(path: str, content: bytes) -> bytes:
+    """The content of a file, decompressed if the file's name ends in a suffix of `COMPRESSED`, else unchanged.
 
     Raises:
         Unreadable: the compressed data is incomplete or invalid.
@@ -104,13 +110,14 @@ def plain(path: str, content: bytes) -> bytes:
 def _row(path: str, line: bytes) -> Row:
     """Decode a line into a row with the columns of the envelope; raises `ValueError` if a field is invalid or missing."""
     fields = _line_decoder.decode(line)
-    refused = fields.refused_because
+    refused_because = fields.refused_because
     if fields.payload_base64 is not None:
         payload = base64.b64decode(fields.payload_base64, validate=True)
     elif fields.payload is not None:
         payload = fields.payload.encode("utf-8", "surrogatepass")
-        if REPLACEMENT_CHARACTER in fields.payload and path.startswith(f"{Stream.DATA}/") and refused is None:
-            refused = "payload holds U+FFFD, which stands for bytes that were lost; archive it as payload_base64"
+        is_data = path.startswith(f"{Stream.DATA}/")
+        if REPLACEMENT_CHARACTER in fields.payload and is_data and refused_because is None:
+            refused_because = "payload holds U+FFFD, which stands for bytes that were lost; archive it as payload_base64"
     else:
         raise ValueError("payload and payload_base64 are missing; one of them must be there")
     return {
@@ -122,7 +129,7 @@ def _row(path: str, line: bytes) -> Row:
         "qos": fields.qos,
         "headers": list(_headers(fields).items()),
         "applied": fields.applied,
-        "refused_because": refused,
+        "refused_because": refused_because,
     }
 
 
@@ -136,12 +143,13 @@ def _received_at(fields: Line) -> datetime:
         return datetime_of(fields.seq)
     if isinstance(value, str):
         instant = datetime.fromisoformat(value.upper())  # RFC 3339 allows lower-case t and z
-        instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         instant = _UNIX_EPOCH + timedelta(milliseconds=value)
     else:
         raise ValueError(f"{value!r} is not an instant; write ISO 8601, or milliseconds since 1970")
-    if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
+    if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < NEVER_MS:
         raise ValueError(f"received_at {value!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)
 
@@ -157,8 +165,13 @@ def _headers(fields: Line) -> dict[str, str]:
     return {name: str(value) for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
 
 
-def _refused_line(path: str, number: int, line: bytes, reason: str) -> Row:
+def _refused_row(path: str, number: int, line: bytes, reason: str) -> Row:
     """The row of a line that is not a message; `received_at` is added later."""
     name = f"{path}:{number}"
-    refused = f"line {number} is not a message ({reason})"
-    return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": refused}
+    return {
+        "seq": quarantine_seq(name),
+        "stream": path.split("/")[0],
+        "topic": name,
+        "payload": line,
+        "refused_because": f"line {number} is not a message ({reason})",
+    }

@@ -46,9 +46,10 @@ def seqs_of(archive: Archive, path: str) -> Sequence[int]:
     if is_parquet(path):
         with archive.open(path) as file:
             try:
-                return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
-            except Exception:  # noqa: BLE001, S110  # no column `seq`, or broken: decode the whole file, which derives seqs or raises
-                pass
+                column = pq.read_table(file, columns=["seq"])["seq"]
+                return column.cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
+            except Exception:  # noqa: BLE001, S110
+                pass  # no column `seq`, or an invalid file: decoding the whole file below derives the seqs, or raises
     return list(map(int, decode(path, archive.read(path)).seqs))
 
 
@@ -58,26 +59,40 @@ def _probe(archive: Archive, segment: Segment) -> Probe:
         return _probe_whole(archive, segment)
     if segment.size < MIN_PARQUET_BYTES:
         return Probe(problem=f"{segment.size} bytes are not a Parquet file")
+    result: Probe | None = None
+    error: Exception | None = None
     with archive.open(segment.path) as file:
         try:
-            parquet = pq.ParquetFile(file)
-            schema = parquet.metadata.schema.to_arrow_schema()
-            rows = parquet.metadata.num_rows
-            check_columns(schema)
-            if rows == 0:
-                return Probe()
-            if "seq" in schema.names:
-                return Probe(rows, *_seq_range(parquet))
+            result = _probe_seq_column(file)
         except Unreadable as exc:
             return Probe(problem=str(exc))
         except Exception as exc:  # noqa: BLE001  # for an invalid file, the library raises various errors
             error = exc
-        else:
-            return _probe_whole(archive, segment)
+    if result is not None:
+        return result
     whole = _probe_whole(archive, segment)
-    if whole.problem is None:  # the segment is valid, so the storage has failed
-        raise error
+    if error is not None and whole.problem is None:
+        raise error  # the segment is valid, so the storage has failed
     return whole
+
+
+def _probe_seq_column(file: pa.NativeFile) -> Probe | None:
+    """Probe a Parquet file by its footer and its column `seq`; None if it lacks this column.
+
+    Raises:
+        Unreadable: the file is not a valid segment.
+        Exception: the file is not a Parquet file, or the storage failed.
+    """
+    parquet = pq.ParquetFile(file)
+    schema = parquet.metadata.schema.to_arrow_schema()
+    rows = parquet.metadata.num_rows
+    check_columns(schema)
+    if rows == 0:
+        return Probe()
+    if "seq" not in schema.names:
+        return None
+    first_seq, last_seq = _seq_range(parquet)
+    return Probe(rows, first_seq, last_seq)
 
 
 def _probe_whole(archive: Archive, segment: Segment) -> Probe:
@@ -98,12 +113,13 @@ def _seq_range(parquet: pq.ParquetFile) -> tuple[int, int]:
     The statistics in the footer could be read faster, but if they are damaged, PyArrow crashes the process.
     """
     rows = 0
-    bounds = []
+    bounds = []  # of each batch
     for batch in parquet.iter_batches(columns=["seq"]):
-        if batch.column(0).null_count:
+        seqs = batch.column(0)
+        if seqs.null_count:
             raise Unreadable("rows without seq")
         rows += batch.num_rows
-        bounds.append(pc.min_max(batch.column(0).cast(pa.int64())).as_py())
+        bounds.append(pc.min_max(seqs.cast(pa.int64())).as_py())
     if rows != parquet.metadata.num_rows:
         raise Unreadable(f"its footer counts {parquet.metadata.num_rows} rows, and it has {rows}")
     first = min(bound["min"] for bound in bounds)

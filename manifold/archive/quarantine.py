@@ -1,4 +1,4 @@
-"""Settles refused messages: replays them after a fix, or drops them. No Spark. `manifold.archive.refusals` reads them.
+"""Settles refused messages, which means: replays them after a fix, or drops them. No Spark.
 
 A replay writes the message to a new segment of the archive, with its original seq. The next ingest and populate process it like
 any other message, so it takes the position in each vehicle's order that it would have had. The message's row in quarantine stays,
@@ -39,9 +39,9 @@ class Replayed:
 
 
 def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:
-    """Drop refused messages, and return their seqs. Messages that were settled before are left out.
+    """Record that these refused messages are dropped, and return their seqs. The rows in quarantine stay.
 
-    The rows in quarantine stay.
+    Messages that were replayed or dropped before are left out.
 
     Raises:
         Permanent: a message with one of these seqs was never refused. Nothing was dropped.
@@ -95,16 +95,17 @@ def replay(
 
 def _refusal_reason(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
     """Why ingest would refuse the message; None if ingest would accept it."""
-    limits = parsing.Limits.of(settings)
-    batches = parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits)
-    reasons = [row["reason"] for batch in batches for row in batch.to_pylist()]
-    reason: str | None = next((reason for reason in reasons if reason is not None), None)
+    parse = parsing.PARSERS[envelope.stream]
+    for batch in parse(to_arrow([envelope]), parsing.Limits.of(settings)):
+        for reason in batch["reason"].to_pylist():
+            if reason is not None:
+                return str(reason)
     data_id = data_id_of(envelope.topic)
-    if reason is None and envelope.stream is Stream.DATA and data_id is not None:
+    if envelope.stream is Stream.DATA and data_id is not None:
         stored = read_payload(catalog, data_id)
         if stored is not None and stored != envelope.payload:
             return parsing.OTHER_BYTES % (data_id, sha1_hex(stored))
-    return reason
+    return None
 
 
 def _record_actions(catalog: Catalog, rows: pa.Table) -> None:

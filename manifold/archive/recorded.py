@@ -46,7 +46,7 @@ class RecordedSegments:
             while remaining:
                 path = segment_path(stream, remaining[0].seq, node)
                 archived_seqs = self._seqs(path)
-                if not archived_seqs:
+                if not archived_seqs:  # no earlier attempt has written this segment
                     self._archive.put(path, to_arrow(remaining))
                     _metrics.SEGMENTS.labels(stream.value).inc()
                     archived_seqs = {envelope.seq for envelope in remaining}
@@ -63,7 +63,7 @@ class RecordedSegments:
         return from_arrow(decode(path, self._archive.read(path)).messages)
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
-        """Yield the envelopes with seq ≥ `since_seq`, segment by segment, oldest segment first.
+        """Yield the stream's envelopes with seq ≥ `since_seq`, segment by segment, oldest segment first.
 
         With `node`, only the segments of this recorder are read.
         """
@@ -89,7 +89,7 @@ class RecordedSegments:
         """The greatest seq in the newest segment of this recorder and stream that has any; 0 if there is none."""
         for day in reversed(self._days(stream)):
             for path in sorted(self._paths(f"{stream}/{day}", node), key=_first_seq, reverse=True):
-                with suppress(Unreadable):
+                with suppress(Unreadable):  # written by another program; ingest quarantines it
                     own_seqs = [seq for seq in seqs_of(self._archive, path) if node_of(seq) == node]
                     if own_seqs:
                         return max(own_seqs)
@@ -118,8 +118,12 @@ class RecordedSegments:
 
     def _paths(self, folder: str, node: int | None) -> list[str]:
         """Paths of the segments of this recorder (None: of all recorders) in the folder and below."""
-        paths = [segment.path for segment in self._archive.listed(folder) if _NAME.search(segment.path)]
-        return [path for path in paths if node is None or _node(path) == node]
+        paths: list[str] = []
+        for segment in self._archive.listed(folder):
+            name = _NAME.search(segment.path)
+            if name is not None and (node is None or int(name["node"]) == node):
+                paths.append(segment.path)
+        return paths
 
     def _seqs(self, path: str) -> set[int]:
         """The seqs in the segment; empty if it does not exist."""
@@ -140,10 +144,7 @@ def _hour(envelope: Envelope) -> int:
 
 
 def _first_seq(path: str) -> int:
-    match = _NAME.search(path)
-    return int(match["first"]) if match else 0
-
-
-def _node(path: str) -> int:
-    match = _NAME.search(path)
-    return int(match["node"]) if match else -1
+    """The first seq of a recorder's segment, from its path."""
+    name = _NAME.search(path)
+    assert name is not None, f"{path} is not the path of a recorder's segment"
+    return int(name["first"])

@@ -28,6 +28,6 @@ def last_seq(state_seq: int, recovered: Recovered, archive: RecordedSegments, no
     try:
         archive_seq = archive.last_seq(node)
     except (OSError, pa.ArrowException) as exc:
-        log.warning("archive unreadable; its last seq is taken from the state and the journal", reason=str(exc))
+        log.warning("archive unreadable; last seq taken from state file and journal only", node=node, reason=str(exc))
         archive_seq = 0
     return max(state_seq, journal_seq, archive_seq)

@@ -1,5 +1,7 @@
 """Reads refused messages from quarantine: pages of them, newest first, or a single message with its payload. No Spark.
 
+A refused message is *open* until an operator *settles* it, by replaying or dropping it.
+
 If a platform publishes invalid messages for a night, quarantine gets millions of rows, and if all of them are dropped at once,
 `quarantine_actions` gets as many. So both tables are read in pieces: only the rows of a page, and eight bytes per settled
 message, are in memory at a time.
@@ -89,9 +91,9 @@ def page(catalog: Catalog, selection: RefusalFilter, *, limit: int, before: Curs
     newest = SCHEMA.empty_table()
     total = 0  # matching refusals
     total_before = 0  # matching refusals that are older than the cursor
-    for rows in _pieces(catalog, selection, _settled_seqs(catalog)):
+    for rows in _matching_rows(catalog, selection, _settled_seqs(catalog)):
         total += rows.num_rows
-        older = rows if before is None else rows.filter(_is_before(rows, before))
+        older = rows if before is None else rows.filter(_is_older(rows, before))
         total_before += older.num_rows
         candidates = pa.concat_tables([newest, older])
         newest = candidates.take(pc.select_k_unstable(candidates, k=limit, sort_keys=NEWEST_FIRST))
@@ -102,7 +104,7 @@ def page(catalog: Catalog, selection: RefusalFilter, *, limit: int, before: Curs
 
 def seqs(catalog: Catalog, selection: RefusalFilter) -> list[int]:
     """The seqs of all matching refusals, in ascending order."""
-    matching = _concat_seqs(_pieces(catalog, selection, _settled_seqs(catalog)))
+    matching = _concat_seqs(_matching_rows(catalog, selection, _settled_seqs(catalog)))
     return matching.sort().to_pylist()  # type: ignore[no-any-return]
 
 
@@ -128,22 +130,23 @@ def open_among(catalog: Catalog, candidates: Collection[int]) -> list[int]:
     Raises:
         Permanent: the message with one of these seqs was never refused.
     """
-    if impossible := [seq for seq in candidates if not -MAX_SEQ <= seq <= MAX_SEQ]:
-        raise Permanent(NOT_REFUSED % impossible[0])
+    for seq in candidates:
+        if not -MAX_SEQ <= seq <= MAX_SEQ:  # the array below could not hold it
+            raise Permanent(NOT_REFUSED % seq)
     distinct = pa.array(list(dict.fromkeys(candidates)), pa.int64())
     if not len(distinct):
         return []
     bounds = pc.min_max(distinct).as_py()
     is_in_range = And(where(GreaterThanOrEqual, "seq", bounds["min"]), where(LessThanOrEqual, "seq", bounds["max"]))
-    refused = _seqs_in(catalog, QUARANTINE, is_in_range)
-    unknown = distinct.filter(pc.invert(pc.is_in(distinct, refused)))
-    if len(unknown):
-        raise Permanent(NOT_REFUSED % unknown[0].as_py())
+    refused_seqs = _seqs_in(catalog, QUARANTINE, is_in_range)
+    never_refused = distinct.filter(pc.invert(pc.is_in(distinct, refused_seqs)))
+    if len(never_refused):
+        raise Permanent(NOT_REFUSED % never_refused[0].as_py())
     is_settled = pc.is_in(distinct, _settled_seqs(catalog))
     return distinct.filter(pc.invert(is_settled)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _pieces(catalog: Catalog, selection: RefusalFilter, settled_seqs: pa.Array) -> Iterator[pa.Table]:
+def _matching_rows(catalog: Catalog, selection: RefusalFilter, settled_seqs: pa.Array) -> Iterator[pa.Table]:
     """Yield the matching rows of quarantine, with each settled seq only once.
 
     A settled message can have several rows, because a replay may be refused again.
@@ -153,7 +156,7 @@ def _pieces(catalog: Catalog, selection: RefusalFilter, settled_seqs: pa.Array) 
         selection: the conditions.
         settled_seqs: the seqs of all settled messages, each once.
     """
-    was_yielded = np.zeros(len(settled_seqs), np.bool_)  # by index in `settled_seqs`
+    was_yielded = np.zeros(len(settled_seqs), np.bool_)  # whether a row with the seq at this index of `settled_seqs` was yielded
     for rows in _batches(catalog, QUARANTINE, COLUMNS, selection.filter):
         matching = rows
         if selection.matching:
@@ -163,9 +166,10 @@ def _pieces(catalog: Catalog, selection: RefusalFilter, settled_seqs: pa.Array) 
         if not selection.settled:
             continue
         settled = matching.filter(is_settled)
-        index_of_seq = pc.index_in(settled["seq"], settled_seqs).to_numpy()
-        indices, first_rows = np.unique(index_of_seq, return_index=True)
-        yield settled.take(pa.array(first_rows[~was_yielded[indices]]))
+        index_of_row = pc.index_in(settled["seq"], settled_seqs).to_numpy()
+        indices, first_rows = np.unique(index_of_row, return_index=True)  # of each seq among these rows, the first row
+        is_new = ~was_yielded[indices]
+        yield settled.take(pa.array(first_rows[is_new]))
         was_yielded[indices] = True
 
 
@@ -185,17 +189,17 @@ def _batches(catalog: Catalog, definition: Table, columns: tuple[str, ...], row_
             yield pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
 
 
-def _is_before(rows: pa.Table, cursor: Cursor) -> pa.ChunkedArray:
-    """A boolean per row: whether the row comes after the cursor in a list that begins with the newest row."""
+def _is_older(rows: pa.Table, cursor: Cursor) -> pa.ChunkedArray:
+    """A boolean per row: whether the row is older than the cursor, by time of receipt and then by seq."""
     received_at, seq = cursor
     instant = pa.scalar(received_at, SCHEMA.field("received_at").type)
-    is_older = pc.less(rows["received_at"], instant)
+    is_earlier = pc.less(rows["received_at"], instant)
     has_lower_seq = pc.and_(pc.equal(rows["received_at"], instant), pc.less(rows["seq"], seq))
-    return pc.or_(is_older, has_lower_seq)
+    return pc.or_(is_earlier, has_lower_seq)
 
 
 def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
-    """The refusal in a row of quarantine, with the last action on it (None: it is open)."""
+    """The refusal in a row of quarantine, with the last action that settled it (None: it is open)."""
     values = {name: row[name] for name in COLUMNS}
     if action is None:
         return Refusal(**values)
@@ -220,4 +224,5 @@ def _concat_seqs(tables: Iterable[pa.Table]) -> pa.Array:
 def _last_actions(catalog: Catalog, seqs: list[int]) -> dict[int, dict[str, Any]]:
     """Seq → last action on the message, as a row of `quarantine_actions`."""
     rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(seqs))) if seqs else []
-    return {row["seq"]: row for row in sorted(rows, key=lambda row: row["at"])}
+    oldest_first = sorted(rows, key=lambda row: row["at"])
+    return {row["seq"]: row for row in oldest_first}  # a later action on a message replaces an earlier one

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 
-from manifold.archive.content import own_seq
+from manifold.archive.content import quarantine_seq
 from manifold.contracts.archive_files import PARQUET
 from manifold.contracts.envelope import Stream, hour_folder
 from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
@@ -30,9 +30,9 @@ class Segment:
     modified_at: datetime  # according to the storage
 
     @property
-    def own_seq(self) -> int:
-        """The seq under which the file is quarantined if it is not a valid segment; see `manifold.archive.content.own_seq`."""
-        return own_seq(self.path)
+    def quarantine_seq(self) -> int:
+        """The negative seq under which the file is quarantined if it is not a valid segment."""
+        return quarantine_seq(self.path)
 
     @property
     def began_at(self) -> datetime | None:
@@ -57,10 +57,11 @@ def claimed_node(path: str, first: int, last: int) -> int | None:
     not agree with the segment's `first` and `last` seq. The seqs between these two are checked when the segment is read.
     """
     name = _NAME.fullmatch(PurePosixPath(path).name)
-    if name is None or int(name[1]) != first:
+    if name is None:
         return None
-    node = int(name[2])
-    return node if node == node_of(first) == node_of(last) else None
+    named_seq, node = int(name[1]), int(name[2])
+    is_consistent = named_seq == first and node == node_of(first) == node_of(last)
+    return node if is_consistent else None
 
 
 def began_at(path: str) -> datetime | None:
@@ -71,8 +72,10 @@ def began_at(path: str) -> datetime | None:
     """
     name = PurePosixPath(path).name
     recorder_name = _NAME.fullmatch(name)
-    if recorder_name is not None and int(recorder_name[1]) <= MAX_SEQ:
-        return datetime_of(int(recorder_name[1]))
+    if recorder_name is not None:
+        first_seq = int(recorder_name[1])
+        if first_seq <= MAX_SEQ:
+            return datetime_of(first_seq)
     if instant := _RFC_3339.search(name):
         text = instant[0]
     elif hour := _HOUR.search(path):
@@ -81,7 +84,7 @@ def began_at(path: str) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # it only looks like an instant, such as one of a 13th month
         return None
 
 
@@ -108,13 +111,13 @@ class Interval:
     end: datetime
 
     def __post_init__(self) -> None:
-        if not (_in_utc(self.start) and _in_utc(self.end)) or self.start >= self.end:
+        if not (_has_utc_form(self.start) and _has_utc_form(self.end)) or self.start >= self.end:
             raise ValueError(
                 f"from {self.start} to {self.end} is not an interval; both need a time zone and lie in the years 1 to 9999 of "
                 "UTC, and from must come first"
             )
 
-    def holds(self, segment: Segment) -> bool:
+    def contains(self, segment: Segment) -> bool:
         """Whether the segment began in the interval. A segment without a known start is in no interval."""
         began_at = segment.began_at
         return began_at is not None and self.start <= began_at < self.end
@@ -129,19 +132,23 @@ class Interval:
         first = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         if by_day:
             first = first.replace(hour=0)
-        # The number of steps from `first` to `end`, rounded up. A loop until `end` could exceed the year 9999.
+        # The number of steps from `first` to `end`, rounded up: `//` rounds down, and the quotient of the negative distance is
+        # negated. A loop until `end` could exceed the year 9999.
         step_count = -((first - self.end) // step)
         for number in range(step_count):
             start = first + number * step
             yield day_folder(start) if by_day else f"{day_folder(start)}/hour={start:%H}"
 
 
-def _in_utc(instant: datetime) -> bool:
+def _has_utc_form(instant: datetime) -> bool:
     """Whether the instant has a time zone, and can be represented in UTC."""
+    if instant.tzinfo is None:
+        return False
     try:
-        return instant.tzinfo is not None and instant.astimezone(UTC) is not None
+        instant.astimezone(UTC)
     except OverflowError:
         return False
+    return True
 
 
 def recent(settings: Settings, now: datetime) -> Interval:

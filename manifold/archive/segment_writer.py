@@ -52,18 +52,21 @@ class SegmentWriter:
             _metrics.JOURNAL_FILES.set(len(self._journal.files))
 
     async def _seal(self, file: JournalFile) -> bool:
-        """Write a journal file as segments, and delete it. If the archive cannot be written, keep the file and return False."""
+        """Write a journal file as segments, delete it, and return True.
+
+        If the archive cannot be written, keep the file, and return False.
+        """
         await self._journal.finish_writing(file)
         try:
             segments = await asyncio.to_thread(self._write, file)
         except (OSError, pa.ArrowException) as exc:
             if self.problem is None:
-                log.warning("archive unwritable; retrying", file=file.path.name, reason=str(exc))
+                log.warning("archive unwritable; retrying", journal_file=file.path.name, retry_s=self._retry_s, reason=str(exc))
             self.problem = f"the archive cannot be written ({exc}); the journal keeps everything meanwhile"
             _metrics.ARCHIVE_WRITABLE.set(0)
             return False
         if self.problem is not None:
-            log.info("archive writable again")
+            log.info("archive writable again", journal_file=file.path.name)
         self.problem = None
         _metrics.ARCHIVE_WRITABLE.set(1)
         await self._journal.remove(file, segments)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from manifold.archive.ignored_files import name_ignored
+from manifold.archive.ignored_files import log_ignored_file
 from manifold.archive.segment import Interval, Segment, day_folder
 from manifold.contracts.archive_files import SUFFIXES, is_data_file, is_finished
 from manifold.contracts.envelope import Stream
@@ -51,11 +51,16 @@ class Archive:
         """Yield the same segments as `segments` in groups, because an archive of years has too many for the memory of a process.
 
         The first group has the files outside of day folders. The following groups have the files of one or more days, in the
-        order of days. Within a group, the segments are sorted by age. The raised errors are those of `segments`.
+        order of days. Within a group, the segments are sorted by age. Both orders begin with the oldest; with `newest_first`,
+        with the newest.
+
+        Raises:
+            Permanent: a file is in the place of a folder of the archive.
+            Retryable: the storage cannot be read.
         """
         groups = self._groups(interval, newest_first=newest_first)
         while True:
-            try:
+            try:  # around the listing only, not around the work of the caller
                 group = next(groups, None)
             except NotADirectoryError as exc:
                 raise Permanent(f"in the archive {self.url} a file lies where a folder should be; move it away: {exc}") from exc
@@ -77,7 +82,7 @@ class Archive:
             if is_data_file(file.path):
                 yield Segment(file.path, stream, file.size, file.modified_at)
             elif is_finished(file.path):
-                name_ignored(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
+                log_ignored_file(self.url, file.path, f"its name ends in none of {', '.join(SUFFIXES)}")
 
     def days(self, stream: Stream) -> list[str]:
         """The names of a stream's day folders (such as `dt=2026-03-01`), unordered.
@@ -88,7 +93,7 @@ class Archive:
         return [name for name, _ in self._entries(stream) if _DAY.fullmatch(name)]
 
     def find(self, paths: Iterable[str]) -> list[Segment]:
-        """Return the segments at these paths, without those that do not exist."""
+        """Return the segments at these paths, without the paths at which there is none."""
         with ThreadPoolExecutor(MAX_CONCURRENT_READS, "find") as pool:
             listings = pool.map(lambda path: list(self.listed(path)), paths)
             return [segment for listing in listings for segment in listing]
@@ -100,10 +105,11 @@ class Archive:
         take only one listing.
         """
         wanted = set(paths)
-        single = {path for path in wanted if path.count("/") <= 1}
-        folders = {"/".join(path.split("/")[:2]) for path in wanted - single}
+        outside_folders = {path for path in wanted if path.count("/") <= 1}  # `<stream>/<file>`
+        folders = {"/".join(path.split("/")[:2]) for path in wanted - outside_folders}  # `<stream>/<folder>`
         listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)}
-        return (listed & wanted) | {segment.path for segment in self.find(single)}
+        found = {segment.path for segment in self.find(outside_folders)}
+        return (listed & wanted) | found
 
     def read(self, path: str) -> bytes:
         """Read a file.
@@ -152,8 +158,11 @@ class Archive:
             yield from _local_files(self.url, Path(self._root), folder)
             return
         full_path = f"{self._root}/{folder}"
-        infos = self._fs.get_file_info([full_path]) if folder.lower().endswith(SUFFIXES) else []
-        if not infos or infos[0].type == fs.FileType.Directory:  # a folder may have the suffix of a file, such as those of Spark
+        is_folder = True
+        if folder.lower().endswith(SUFFIXES):
+            infos = self._fs.get_file_info([full_path])
+            is_folder = infos[0].type == fs.FileType.Directory  # a folder may have the suffix of a file, such as those of Spark
+        if is_folder:
             infos = self._fs.get_file_info(fs.FileSelector(full_path, recursive=True, allow_not_found=True))
         for info in infos:
             if info.type == fs.FileType.File:
@@ -179,10 +188,10 @@ class Archive:
     def _groups(self, interval: Interval | None, *, newest_first: bool) -> Iterator[list[Segment]]:
         """Yield the segments in the groups of `walk`, unsorted."""
         dated_folders, other_paths = self._folders(interval)
-        group = self._selected(other_paths, interval)
-        if group:
-            yield group
-        group = []
+        outside_days = self._selected(other_paths, interval)
+        if outside_days:
+            yield outside_days
+        group: list[Segment] = []
         for folder in sorted(dated_folders, reverse=newest_first):
             group += self._selected([f"{stream}/{folder}" for stream in Stream], interval)
             if len(group) >= SEGMENT_BATCH_SIZE:
@@ -194,7 +203,7 @@ class Archive:
     def _selected(self, paths: Iterable[str], interval: Interval | None) -> list[Segment]:
         """The segments at these paths and below that began in the interval."""
         segments = (segment for path in paths for segment in self.listed(path))
-        return [segment for segment in segments if interval is None or interval.holds(segment)]
+        return [segment for segment in segments if interval is None or interval.contains(segment)]
 
     def _folders(self, interval: Interval | None) -> tuple[list[str], list[str]]:
         """The folders and files in which segments of the interval may be.
@@ -202,19 +211,20 @@ class Archive:
         Returns the names of day or hour folders, which all streams have in common, and the paths of all files and folders with
         other names.
         """
-        dated: set[str] = set()
+        day_folders: set[str] = set()
         other_paths: list[str] = []
-        is_short = interval is not None and interval.end - interval.start <= timedelta(days=MAX_DAYS)
-        if interval is not None and is_short:
-            dated.update(interval.folders())
         for stream in Stream:
             for name, is_folder in self._entries(stream):
-                if not is_folder or not _DAY.fullmatch(name):
-                    if is_finished(name):
-                        other_paths.append(f"{stream}/{name}")
-                elif interval is None or (not is_short and day_folder(interval.start) <= name <= day_folder(interval.end)):
-                    dated.add(name)
-        return sorted(dated), other_paths
+                if is_folder and _DAY.fullmatch(name):
+                    day_folders.add(name)
+                elif is_finished(name):
+                    other_paths.append(f"{stream}/{name}")
+        if interval is None:
+            return sorted(day_folders), other_paths
+        if interval.end - interval.start <= timedelta(days=MAX_DAYS):
+            return sorted(set(interval.folders())), other_paths
+        first, last = day_folder(interval.start), day_folder(interval.end)
+        return sorted(day for day in day_folders if first <= day <= last), other_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +265,12 @@ def _is_usable(url: str, entry: os.DirEntry[str], path: str) -> bool:
     try:
         entry.name.encode()
     except UnicodeEncodeError:
-        name_ignored(url, ascii(path), "its name is not UTF-8")
+        log_ignored_file(url, ascii(path), "its name is not UTF-8")
         return False
     if entry.is_symlink():
-        name_ignored(url, path, "it is a link")
+        log_ignored_file(url, path, "it is a link")
         return False
     if not entry.is_file() and not entry.is_dir():  # reading a pipe would wait for its writer
-        name_ignored(url, path, "it is neither a file nor a folder")
+        log_ignored_file(url, path, "it is neither a file nor a folder")
         return False
     return True

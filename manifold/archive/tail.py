@@ -7,13 +7,13 @@ by now may be missing. The reader must read these from the archive: `Page.archiv
 import asyncio
 from collections import OrderedDict
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 from aiohttp import web
 
 from manifold.archive.journal import Journal
-from manifold.archive.records import JournalRecord, scan
+from manifold.archive.records import JournalContent, JournalRecord, scan
 from manifold.contracts.envelope import DUPLICATE_OF, Stream
 from manifold.contracts.seq import wall_clock_ms
 from manifold.contracts.topics import RELEASE
@@ -72,11 +72,15 @@ class Tail:
         page = Page(node=self._node, at_ms=wall_clock_ms(), upto=after, archived=archived, more=False, records=[])
         next_position = await asyncio.to_thread(_read, files, after, self._positions.get(after), page)
         if next_position is not None:
-            self._positions[page.upto] = next_position
-            self._positions.move_to_end(page.upto)
-            if len(self._positions) > MAX_POSITIONS:
-                self._positions.popitem(last=False)
+            self._remember(page.upto, next_position)
         return page
+
+    def _remember(self, upto: int, next_position: _Position) -> None:
+        """Remember where the page after `upto` begins. If there are too many positions, forget the oldest one."""
+        self._positions[upto] = next_position
+        self._positions.move_to_end(upto)
+        if len(self._positions) > MAX_POSITIONS:
+            self._positions.popitem(last=False)
 
 
 def may_be_fact(stream: str, topic: str) -> bool:
@@ -94,20 +98,15 @@ def _read(files: list[tuple[Path, int]], after: int, start: _Position | None, pa
     remaining_bytes = MAX_PAGE_BYTES  # that may still be read for this page
     for path, size in files:
         offset = start.offset if start is not None and start.path == path else 0
-        read_length = MAX_PAGE_BYTES
         try:
             with path.open("rb") as file:
                 while offset < size:
                     if remaining_bytes <= 0:
                         page.more = True
                         return position
-                    file.seek(offset)
-                    content = scan(file.read(min(read_length, size - offset)))
-                    if not content.length:  # the bytes contain no complete record
-                        if read_length >= size - offset:
-                            break  # the rest of the file was read, so its records are damaged
-                        read_length *= 2  # the record at this offset is longer
-                        continue
+                    content = _scan_from(file, offset, size)
+                    if not content.length:
+                        break  # the records in the rest of the file are damaged
                     offset += content.length
                     remaining_bytes -= content.length
                     position = _Position(path, offset)
@@ -115,6 +114,21 @@ def _read(files: list[tuple[Path, int]], after: int, start: _Position | None, pa
         except FileNotFoundError:  # the file has become segments; `archived` of the next page covers it
             return position
     return position
+
+
+def _scan_from(file: BinaryIO, offset: int, size: int) -> JournalContent:
+    """Decode records from `offset` of a file with this size: those in `MAX_PAGE_BYTES`, or the first one if it is longer.
+
+    If no record is complete, the content is empty.
+    """
+    read_bytes = MAX_PAGE_BYTES
+    while True:
+        file.seek(offset)
+        content = scan(file.read(min(read_bytes, size - offset)))
+        is_rest_read = read_bytes >= size - offset
+        if content.length or is_rest_read:
+            return content
+        read_bytes *= 2  # the record at this offset is longer
 
 
 def _add_records(page: Page, records: list[JournalRecord], after: int) -> None:

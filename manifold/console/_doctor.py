@@ -256,12 +256,12 @@ def _probe_loaded_marks(settings: Settings) -> str:
 
 def _probe_recorders(settings: Settings) -> str:
     """Check that the settings name every recorder that holds a node number, because jobs ask only those to close segments."""
-    from manifold.archive.lease_holders import unqueried_holders
+    from manifold.archive.lease_holders import current_holders
 
     nodes = {_get_health(settings, url).json().get("node") for url in settings.recorders}
     if settings.with_signals:
         nodes.add(settings.signals_node)
-    unknown = unqueried_holders(settings, nodes)
+    unknown = current_holders(settings, excluding=nodes)
     if unknown:
         holders = ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(unknown.items()))
         raise ValueError(f"jobs do not know the recorders {holders}")

@@ -46,10 +46,10 @@ def is_answer(payload: bytes) -> bool:
 
 def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
     """Parse the payload of a response topic. Unknown fields are ignored; a long reason is cut."""
-    names = response_of(topic)
-    if names is None:
+    vin_and_campaign = response_of(topic)
+    if vin_and_campaign is None:
         return Refused(f"topic {shown(topic)} names no campaign; answer on <topic_prefix>/<VIN>/proxy/response/<campaign>")
-    vin, campaign = names
+    vin, campaign = vin_and_campaign
     if not is_vin(vin):
         return Refused(f"VIN {shown(vin)} in the topic must be 1 to {MAX_VIN} {NAME_RULE}")
     if not is_id(campaign):
@@ -62,8 +62,8 @@ def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
         return Refused(f"payload is not JSON ({exc}); send an object with seq and status")
     if not isinstance(fields, dict):
         return Refused("payload is not a JSON object; send one with seq and status")
-    release = _parse_seq(fields.get("seq"))
-    if release is None:
+    release_seq = _parse_seq(fields.get("seq"))
+    if release_seq is None:
         value = shown(fields.get("seq"))
         return Refused(f"seq {value} must be a whole number from 1 to {MAX_SEQ}: the seq of the message that you answer")
     status, reason = fields.get("status"), fields.get("reason")
@@ -71,7 +71,7 @@ def parse_answer(topic: str, payload: bytes) -> VehicleAnswer | Refused:
         return Refused(f"status {shown(status)} must be one of {', '.join(Answer)}")
     if reason is not None and not isinstance(reason, str):
         return Refused(f"reason {shown(reason)} must be a string; leave it out if there is none")
-    return VehicleAnswer(Owner(vin), RequestId(campaign), release, Answer(status), _printable(reason or ""))
+    return VehicleAnswer(Owner(vin), RequestId(campaign), release_seq, Answer(status), _printable(reason or ""))
 
 
 def _parse_seq(value: object) -> int | None:
@@ -81,6 +81,7 @@ def _parse_seq(value: object) -> int | None:
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_SEQ)):
         value = int(value)
+    # `isinstance` would accept a bool.
     return value if type(value) is int and 1 <= value <= MAX_SEQ else None
 
 

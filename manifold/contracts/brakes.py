@@ -42,13 +42,14 @@ class Braking(NamedTuple):
 
 
 def braking_of(seq: int, command: Command) -> Braking | None:
-    """Return the brake that an order recorded as `seq` sets; None if the order does not stop its campaign.
+    """Return the brake that an order recorded under `seq` sets; None if the order does not stop its campaign.
 
-    No order releases a brake by itself.
+    No order, not even a resume, switches a brake off by itself: whether it is off depends on all orders of the campaign.
     """
     if not isinstance(command, Pause | Cancel | Complete):
         return None
-    return Braking(command.campaign, Brake(seq, str(command.__struct_config__.tag)))
+    word = str(command.__struct_config__.tag)  # the `do` of the order
+    return Braking(command.campaign, Brake(seq, word))
 
 
 class EntryTrigger(NamedTuple):

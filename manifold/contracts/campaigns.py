@@ -75,9 +75,9 @@ class AddTargets(Order, tag="targets", frozen=True):
         super().__post_init__()
         if not 1 <= len(self.targets) <= MAX_TARGETS:
             raise ValueError(f"targets: must be 1 to {MAX_TARGETS} vehicles; send a longer list in several records")
-        invalid = next((target.vin for target in self.targets if not is_vin(target.vin)), None)
-        if invalid is not None:
-            raise ValueError(f"targets: {invalid[:64]!r} is not a VIN; send {NAME_RULE}")
+        for target in self.targets:
+            if not is_vin(target.vin):
+                raise ValueError(f"targets: {target.vin[:64]!r} is not a VIN; send {NAME_RULE}")
 
 
 class Approve(Order, tag="approve", frozen=True):
@@ -215,10 +215,10 @@ def encode(command: Command) -> bytes:
 
 
 def build_order(kind: type[Order], fields: Mapping[str, Any]) -> Command:
-    """Build an order of this kind from plain values.
+    """Build an order of this kind, given by a person, from plain values.
 
     Raises:
-        ValueError: a field has a value that cannot be recorded.
+        ValueError: a field is unknown or has an invalid value, or `by` is a name of the campaigner.
     """
     try:
         order: Command = msgspec.convert(dict(fields) | {"do": kind.__struct_config__.tag}, Command)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 # Properties that have a setting of their own. They are refused here, because two sources could contradict each other.
-DECIDED = {
+SETTING_OF_PROPERTY = {
     "name": "catalog_name",
     "type": "catalog_type",
     "catalog-impl": "catalog_type",
@@ -25,22 +25,21 @@ JDBC_DEFAULT_S = {JDBC_CONNECT: "10", JDBC_ANSWER: "60"}
 
 
 def normalised(value: object) -> str:
-    """Return the setting as the text of a JSON object of strings; empty if it has no properties.
+    """Return the properties in `value` as the text of a JSON object of strings; empty if there are no properties.
 
-    The setting is JSON text or a TOML table, whose nested tables become dotted names.
+    `value` is JSON text or a TOML table. The names of nested tables are joined by dots.
 
     Raises:
         ValueError: `value` is neither of these, or a property has its own setting. The message contains no value, which may be a
             secret.
     """
-    if isinstance(value, str):
-        value = _parse_json(value)
-    if not isinstance(value, Mapping):
+    table = _parse_json(value) if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
         raise ValueError(SHAPE)
-    properties = dict(_flattened(value))
+    properties = dict(_flattened(table))
     for name in properties:
-        if name in DECIDED:
-            raise ValueError(f"must not have {name}, which is the setting {DECIDED[name]}")
+        if name in SETTING_OF_PROPERTY:
+            raise ValueError(f"must not have {name}, which is the setting {SETTING_OF_PROPERTY[name]}")
     return json.dumps(properties) if properties else ""
 
 
@@ -49,12 +48,15 @@ def read(text: str) -> dict[str, str]:
     return dict(json.loads(text)) if text else {}
 
 
-def signs(properties: Mapping[str, str]) -> bool:
+def uses_sigv4(properties: Mapping[str, str]) -> bool:
     """Whether requests to the catalog are signed with AWS SigV4."""
-    return properties.get(SIGV4, "").lower() == "true" or properties.get("rest.auth.type", "").lower() == "sigv4"
+    is_enabled = properties.get(SIGV4, "").lower() == "true"
+    is_auth_type = properties.get("rest.auth.type", "").lower() == "sigv4"
+    return is_enabled or is_auth_type
 
 
 def _parse_json(text: str) -> object:
+    """Parse JSON text; an empty text has no properties."""
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
@@ -67,7 +69,7 @@ def _flattened(table: Mapping[object, object], prefix: str = "") -> Iterator[tup
         match value:
             case Mapping():
                 yield from _flattened(value, f"{prefix}{name}.")
-            case bool():
+            case bool():  # before int, because a bool is an int
                 yield f"{prefix}{name}", str(value).lower()
             case str() | int() | float():
                 yield f"{prefix}{name}", str(value)

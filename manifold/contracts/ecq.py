@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -70,7 +69,8 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
 
     def to_wire_prefix(self) -> bytes:
         """Return the JSON without `epoch` and the closing brace; the queue knows its epoch and appends both."""
-        return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
+        without_epoch = msgspec.structs.replace(self, epoch=0)  # 0 is the default, which the JSON omits
+        return _ENCODE(without_epoch).removesuffix(b"}")
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "EcqAck":
@@ -116,15 +116,18 @@ def rewind_target(word: str) -> int | None:
     if word == EARLIEST:
         return 0
     if word.isascii() and word.isdigit():
-        return int(word) if len(word) <= len(str(MAX_SEQ)) and int(word) <= MAX_SEQ else None
+        is_short = len(word) <= len(str(MAX_SEQ))  # Python refuses to convert thousands of digits
+        return int(word) if is_short and int(word) <= MAX_SEQ else None
     try:
-        return min(first_seq_at(datetime.fromisoformat(word.upper())), MAX_SEQ)
-    except (ValueError, OverflowError):
+        instant = datetime.fromisoformat(word.upper())  # RFC 3339 allows lower-case t and z
+        return min(first_seq_at(instant), MAX_SEQ)
+    except (ValueError, OverflowError):  # not a time, or a time without a zone
         return None
 
 
-def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Refused:
-    client_id, _, key = rest.partition("/")
+def _parse_append(client_id_and_key: str, payload: bytes, max_data_bytes: int) -> Append | Refused:
+    """Parse a write of `payload` to the queue and the key that its topic names as `<client id>/<key>`."""
+    client_id, _, key = client_id_and_key.partition("/")
     if (refused := refused_client(client_id)) is not None:
         return refused
     if not key:
@@ -139,16 +142,19 @@ def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Re
 def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
     if (refused := refused_client(client_id)) is not None:
         return refused
-    word = payload[: SHOWN + 1].decode("utf-8", "replace")
-    target: Any = rewind_target(word) if len(payload) <= SHOWN else None
-    if target is None:
-        size = f", and not {len(payload)} bytes" if len(payload) > SHOWN else ""
-        return Refused(f"{shown(word)} is not a position to rewind to; {REWIND_RULE}{size}")
-    return Rewind(Owner(client_id), target)
+    is_too_long = len(payload) > SHOWN  # no position has so many characters
+    beginning = payload[: SHOWN + 1].decode("utf-8", "replace")  # a byte too many, so that `shown` marks it as truncated
+    first_seq = None if is_too_long else rewind_target(beginning)
+    if first_seq is None:
+        size = f", and not {len(payload)} bytes" if is_too_long else ""
+        return Refused(f"{shown(beginning)} is not a position to rewind to; {REWIND_RULE}{size}")
+    return Rewind(Owner(client_id), first_seq)
 
 
 def _refused_key(key: str) -> Refused | None:
-    size, levels = len(key.encode("utf-8", "surrogatepass")), key.count("/") + 1
+    """Return why this key cannot be written to; None if it can."""
+    size = len(key.encode("utf-8", "surrogatepass"))
+    levels = key.count("/") + 1
     if size > MAX_KEY_BYTES:
         return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
     if levels > MAX_KEY_LEVELS:

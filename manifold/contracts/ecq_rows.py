@@ -34,35 +34,29 @@ _RANK_OF_KIND = {
 class RecordedState:
     """The state folded from the rows of one client."""
 
-    __slots__ = ("_acked_after", "_expired", "_rewinds", "_undone_from", "acked_at", "acked_seq")
+    __slots__ = ("_acked_after", "_expired", "_lowest_redelivered", "_rewinds", "acked_at", "acked_seq")
 
     def __init__(self, rows: Iterable[StateRow]) -> None:
-        self.acked_seq: int | None = None  # the position; None: nothing acknowledged yet
-        self.acked_at: datetime | None = None
-        self._acked_after: dict[int, int] = {}  # seq → number of rewinds that preceded its last acknowledgement
-        self._expired: dict[int, datetime] = {}  # seq → time of expiry
         distinct = set(rows)
-        first_redelivered: dict[int, int] = {}  # by the seq of the rewind
-        for row in distinct:
-            if row.kind == StateKind.REWOUND:
-                first = row.acked_seq + 1
-                first_redelivered[row.epoch] = min(first, first_redelivered.get(row.epoch, first))
-            elif row.kind == StateKind.EXPIRED:
-                self._expired[row.acked_seq] = min(row.acked_at, self._expired.get(row.acked_seq, row.acked_at))
-        self._rewinds = sorted(first_redelivered)
-        for rewinds, rank, seq, at in sorted(map(self._sort_key, distinct)):
+        first_redelivered = _first_redelivered(distinct)
+        self.acked_seq: int | None = None  # the position; None: nothing acknowledged yet
+        self.acked_at: datetime | None = None  # when the position last moved forward
+        self._acked_after: dict[int, int] = {}  # seq → number of rewinds that preceded its last acknowledgement
+        self._expired = _first_expiries(distinct)
+        self._rewinds = sorted(first_redelivered)  # seqs of the rewinds
+        # By index of the rewind: the smallest seq that this rewind or any later one redelivers.
+        self._lowest_redelivered = _minima_onwards([first_redelivered[rewind] for rewind in self._rewinds])
+        for rewind_count, rank, seq, at in sorted(map(self._sort_key, distinct)):
             if rank == _REWOUND:
                 if self.acked_seq is not None:
                     self.acked_seq = min(self.acked_seq, max(0, seq))
                 continue
             if rank == _ACKNOWLEDGED:
-                self._acked_after[seq] = rewinds
-            if self.acked_seq is None or seq > self.acked_seq or (rank == _POSITION and seq == self.acked_seq):
+                self._acked_after[seq] = rewind_count
+            # A position row also sets the time of a position that a rewind has restored.
+            is_time_of_position = rank == _POSITION and seq == self.acked_seq
+            if self.acked_seq is None or seq > self.acked_seq or is_time_of_position:
                 self.acked_seq, self.acked_at = seq, at
-        # By index of the rewind: the smallest seq that this rewind or any later one redelivers.
-        self._undone_from = [first_redelivered[rewind] for rewind in self._rewinds]
-        for index in range(len(self._undone_from) - 2, -1, -1):
-            self._undone_from[index] = min(self._undone_from[index], self._undone_from[index + 1])
 
     def _sort_key(self, row: StateRow) -> tuple[int, int, int, datetime]:
         """Return the sort key: number of rewinds up to the row's epoch, rank of its kind, seq, and time.
@@ -71,8 +65,9 @@ class RecordedState:
         rewinds instead of the epoch, because rows may have different epochs although no known rewind lies between these epochs.
         """
         rank, epoch = _RANK_OF_KIND[row.kind], row.epoch
-        # This holds for a position, too: it replaces rows whose seq was acknowledged, or was reached by a rewind with a greater
-        # seq.
+        # An acknowledgement may count in a later epoch than it was recorded with. So may a position that was reached by an
+        # acknowledgement. To a position that was reached by a rewind, `epoch_of` makes no difference: the rewind's seq, and thus
+        # the epoch, is greater than that position.
         if rank != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
         return bisect_right(self._rewinds, epoch), rank, row.acked_seq, row.acked_at
@@ -88,10 +83,39 @@ class RecordedState:
 
     def is_acknowledged(self, seq: int) -> bool:
         """Whether the message counts as acknowledged: no later rewind redelivers it, and it did not expire."""
-        rewinds = self._acked_after.get(seq)  # also the index of the first later rewind
-        if rewinds is None or seq in self._expired:
+        rewind_count = self._acked_after.get(seq)
+        if rewind_count is None or seq in self._expired:
             return False
-        return rewinds == len(self._rewinds) or seq < self._undone_from[rewinds]
+        if rewind_count == len(self._rewinds):  # no rewind is later than the acknowledgement
+            return True
+        return seq < self._lowest_redelivered[rewind_count]  # the count is also the index of the first later rewind
+
+
+def _first_redelivered(rows: Iterable[StateRow]) -> dict[int, int]:
+    """Return seq of a rewind → first seq that it redelivers. Of several rows for one rewind, the smallest seq counts."""
+    first_redelivered: dict[int, int] = {}
+    for row in rows:
+        if row.kind == StateKind.REWOUND:
+            first = row.acked_seq + 1
+            first_redelivered[row.epoch] = min(first, first_redelivered.get(row.epoch, first))
+    return first_redelivered
+
+
+def _first_expiries(rows: Iterable[StateRow]) -> dict[int, datetime]:
+    """Return seq of an expired message → when it first expired."""
+    expiries: dict[int, datetime] = {}
+    for row in rows:
+        if row.kind == StateKind.EXPIRED:
+            expiries[row.acked_seq] = min(row.acked_at, expiries.get(row.acked_seq, row.acked_at))
+    return expiries
+
+
+def _minima_onwards(numbers: list[int]) -> list[int]:
+    """Return, for each index, the smallest of the numbers from this index to the end."""
+    minima = list(numbers)
+    for index in reversed(range(len(minima) - 1)):
+        minima[index] = min(minima[index], minima[index + 1])
+    return minima
 
 
 class Compaction(NamedTuple):
@@ -101,40 +125,57 @@ class Compaction(NamedTuple):
     added: list[StateRow]
 
 
-def compact(rows: Collection[StateRow], live: Collection[int], *, settled_before: datetime) -> Compaction:
+def compact(rows: Collection[StateRow], live: Collection[int], *, older_than: datetime) -> Compaction:
     """Replace rows by fewer rows that fold to the same state, now and after any later record.
 
-    `live` are the seqs of the client's live messages. Rows with `acked_at` at or after `settled_before` are kept: a late
-    acknowledgement of an earlier epoch must not count, so rewinds are needed; and a message may arrive after its acknowledgement.
+    `live` are the seqs of the client's live messages. Only rows with `acked_at` before `older_than` are replaced. Newer rows are
+    kept, because records still arrive late: rewinds are needed, so that a late acknowledgement of an earlier epoch does not
+    count; and a message may arrive after its acknowledgement.
 
     Of the older rows, compaction keeps the acknowledgements of live messages that count, the first expiry of each live message,
     and the last rewind, which sets the epoch. Without live messages there is nothing to redeliver, and the rewind is dropped,
     too. If the kept rows do not give the position, a row for the position is added, or the last rewind is changed to move the
     position as far back as the dropped rewinds did.
     """
-    old = {row for row in rows if row.acked_at < settled_before}
+    old = {row for row in rows if row.acked_at < older_than}
     state = RecordedState(old)
-    ended: dict[int, StateRow] = {}  # by seq: the acknowledgement or expiry to keep
-    kept: set[StateRow] = set()
-    for row in sorted(old, key=lambda row: (row.epoch, row.acked_seq, row.acked_at)):
+    kept = _needed_rows(old, live, state)
+    if state.acked_seq is not None and state.acked_at is not None:
+        last_epoch = max(row.epoch for row in old)
+        kept = _with_position(kept, state.acked_seq, state.acked_at, last_epoch)
+    return Compaction(sorted(old - kept), sorted(kept - old))
+
+
+def _needed_rows(rows: Iterable[StateRow], live: Collection[int], state: RecordedState) -> set[StateRow]:
+    """Return the rows that compaction keeps: the last rewind, and of each live message the ending that counts in `state`."""
+    last_rewind: StateRow | None = None
+    endings: dict[int, StateRow] = {}  # seq → acknowledgement or expiry
+    for row in sorted(rows, key=lambda row: (row.epoch, row.acked_seq, row.acked_at)):
         if row.kind == StateKind.REWOUND:
-            if live and row.epoch == state.epoch and not kept:
-                kept.add(row)
+            # If there are several rows of the last rewind, the first one goes back furthest.
+            if live and row.epoch == state.epoch and last_rewind is None:
+                last_rewind = row
         elif row.acked_seq not in live:
             continue
         elif row.kind == StateKind.EXPIRED and row.acked_at == state.expired_at(row.acked_seq):
-            ended.setdefault(row.acked_seq, row)
+            endings.setdefault(row.acked_seq, row)
         elif row.kind == StateKind.ACKNOWLEDGED and state.is_acknowledged(row.acked_seq):
-            earlier = ended.get(row.acked_seq)
-            if earlier is None or earlier.epoch < row.epoch:
-                ended[row.acked_seq] = row
-    kept.update(ended.values())
-    if state.acked_seq is not None and state.acked_at is not None:
-        if (RecordedState(kept).acked_seq or 0) > state.acked_seq:
-            # An expiry was kept, but not the rewind that moved the position back before it. Let the last rewind move it that far.
-            kept = {row._replace(acked_seq=state.acked_seq) if row.kind == StateKind.REWOUND else row for row in kept}
-        compacted = RecordedState(kept)
-        if (compacted.acked_seq, compacted.acked_at) != (state.acked_seq, state.acked_at):
-            last_epoch = max(row.epoch for row in old)
-            kept.add(StateRow(state.acked_seq, state.acked_at, last_epoch, StateKind.POSITION.value))
-    return Compaction(sorted(old - kept), sorted(kept - old))
+            earlier = endings.get(row.acked_seq)
+            if earlier is None or earlier.epoch < row.epoch:  # the last epoch, and its first row
+                endings[row.acked_seq] = row
+    needed = set(endings.values())
+    if last_rewind is not None:
+        needed.add(last_rewind)
+    return needed
+
+
+def _with_position(rows: set[StateRow], acked_seq: int, acked_at: datetime, last_epoch: int) -> set[StateRow]:
+    """Return the rows, changed so that they fold to this position (seq and time)."""
+    position = RecordedState(rows).acked_seq
+    if position is not None and position > acked_seq:
+        # An expiry was kept, but not the rewind that moved the position back before it. Let the last rewind move it that far.
+        rows = {row._replace(acked_seq=acked_seq) if row.kind == StateKind.REWOUND else row for row in rows}
+    folded = RecordedState(rows)
+    if (folded.acked_seq, folded.acked_at) == (acked_seq, acked_at):
+        return rows
+    return rows | {StateRow(acked_seq, acked_at, last_epoch, StateKind.POSITION.value)}

@@ -16,13 +16,17 @@ class QueueState(NamedTuple):
 
 
 def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
-    """Return the epoch in which an acknowledgement of `seq` counts that was recorded with `epoch`. `rewinds` are sorted.
+    """Return the epoch in which the acknowledgement of message `seq` counts: `epoch`, with which it was recorded, or a later one.
 
     A message written after a rewind cannot have been acknowledged before this rewind, so the epoch is at least the last rewind
     before `seq`. That is why a queue in Redis need not remember the epoch of a client without live messages.
+
+    `rewinds` are the seqs of all rewinds, sorted.
     """
-    earlier_rewinds = bisect_left(rewinds, seq)
-    return max(epoch, rewinds[earlier_rewinds - 1]) if earlier_rewinds else epoch
+    earlier_rewinds = bisect_left(rewinds, seq)  # number of rewinds before the message
+    if earlier_rewinds == 0:
+        return epoch
+    return max(epoch, rewinds[earlier_rewinds - 1])
 
 
 def fold(
@@ -43,16 +47,36 @@ def fold(
     rewind_seqs = [rewind for rewind, _ in sorted_rewinds]
     distinct_expiries = set(expiries)
     expired = {seq for seq, _ in distinct_expiries}
-    settled = {(seq, epoch_of(seq, epoch, rewind_seqs)) for seq, epoch in {*acks, *distinct_expiries}}
-    acknowledged = {seq for seq, epoch in settled if not any(rewind > epoch and first <= seq for rewind, first in sorted_rewinds)}
-    # Within an epoch, the rewind that began it (False) sorts before the acknowledgements and expiries (True).
-    moves = [(rewind, False, first - 1) for rewind, first in sorted_rewinds]
-    moves += [(epoch, True, seq) for seq, epoch in settled]
+    # Acknowledgements and expiries, each with the epoch in which it counts.
+    endings = {(seq, epoch_of(seq, epoch, rewind_seqs)) for seq, epoch in {*acks, *distinct_expiries}}
+    acknowledged = {seq for seq, epoch in endings if not _is_redelivered(seq, epoch, sorted_rewinds)}
+    live_seqs = frozenset(live.values())
+    return QueueState(
+        live=live,
+        acknowledged=live_seqs & (acknowledged - expired),
+        epoch=max(rewind_seqs, default=0),
+        position=_position(sorted_rewinds, endings),
+        expired=live_seqs & expired,
+    )
+
+
+def _is_redelivered(seq: int, epoch: int, rewinds: Iterable[tuple[int, int]]) -> bool:
+    """Whether a rewind after this epoch redelivers the message, which was acknowledged in this epoch."""
+    return any(rewind > epoch and first_redelivered <= seq for rewind, first_redelivered in rewinds)
+
+
+def _position(rewinds: Iterable[tuple[int, int]], endings: Iterable[tuple[int, int]]) -> int | None:
+    """Return the position after all rewinds and all endings (acknowledgements and expiries); None if nothing has ended.
+
+    Within an epoch, the rewind that began it takes effect first.
+    """
+    # Moves are sorted by (epoch, whether it is forward, seq). False sorts before True, so an epoch's rewind comes first.
+    moves = [(rewind, False, first_redelivered - 1) for rewind, first_redelivered in rewinds]
+    moves += [(epoch, True, seq) for seq, epoch in endings]
     position: int | None = None
     for _, is_forward, seq in sorted(moves):
         if is_forward:
             position = seq if position is None else max(position, seq)
         elif position is not None:
             position = max(0, min(position, seq))
-    live_seqs = frozenset(live.values())
-    return QueueState(live, live_seqs & (acknowledged - expired), max(rewind_seqs, default=0), position, live_seqs & expired)
+    return position

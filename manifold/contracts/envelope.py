@@ -29,14 +29,16 @@ SEGMENT_SCHEMA = pa.schema(
 )
 
 
-def inline_encoding(headers: Mapping[str, str], otherwise: str) -> str:
-    """Return the encoding of inline `data`.
+def inline_encoding(headers: Mapping[str, str], default: str) -> str:
+    """Return the encoding of the inline `data` of a trigger with these headers.
 
-    The header states the encoding. Without it, the encoding is base64 if a recorder wrote any other header, and else `otherwise`.
+    The header `INLINE` states it. Without this header, it is base64 if other headers show that a recorder received the trigger;
+    `default` if no recorder did.
     """
     if INLINE in headers:
         return headers[INLINE]
-    return "base64" if any(name.startswith(SERVICE_PREFIX) for name in headers) else otherwise
+    is_from_recorder = any(name.startswith(SERVICE_PREFIX) for name in headers)
+    return "base64" if is_from_recorder else default
 
 
 class Stream(StrEnum):

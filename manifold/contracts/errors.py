@@ -22,5 +22,11 @@ class SettingsError(Permanent):
 
 
 def message_of(exc: BaseException) -> str:
-    """Return the text of an error that a library raised; for an error without text, such as a timeout, return a substitute."""
-    return str(exc) or ("no answer" if isinstance(exc, TimeoutError) else type(exc).__name__)
+    """Return the text of an error that a library raised.
+
+    For an error without a text, return `no answer` if it is a timeout, else the name of its class.
+    """
+    text = str(exc)
+    if text:
+        return text
+    return "no answer" if isinstance(exc, TimeoutError) else type(exc).__name__

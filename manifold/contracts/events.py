@@ -96,7 +96,7 @@ _decode_acked = msgspec.json.Decoder(_AckedFields).decode
 
 
 def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | None:
-    """Parse the event in `payload`; None for kinds that are not used (`delivered`, `dropped`).
+    """Parse the event of kind `name` in `payload`; None for the kinds that are not used, `delivered` and `dropped`.
 
     Raises:
         ValueError: `payload` is not an event of this kind; the message names the problem.
@@ -108,21 +108,31 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
             case BrokerEvent.CONNECTED:
-                connected_at, clean_start = int(fields["connected_at"]), bool(fields["clean_start"])
-                expiry_s, size = int(fields["expiry_interval"]), fields.get("max_packet_size")
-                return Connected(owner, connected_at, clean_start, expiry_s, size if isinstance(size, int) else None)
+                max_packet_bytes = fields.get("max_packet_size")
+                return Connected(
+                    owner,
+                    at_ms=int(fields["connected_at"]),
+                    clean_start=bool(fields["clean_start"]),
+                    expiry_s=int(fields["expiry_interval"]),
+                    max_packet_bytes=max_packet_bytes if isinstance(max_packet_bytes, int) else None,
+                )
             case BrokerEvent.DISCONNECTED:
-                expiry = (fields.get("disconn_props") or {}).get("Session-Expiry-Interval")
-                connected_at, disconnected_at = int(fields["connected_at"]), int(fields["disconnected_at"])
-                stated_expiry_s = None if expiry is None else int(expiry)
-                return Disconnected(owner, disconnected_at, connected_at, stated_expiry_s, str(fields["reason"]))
+                properties = fields.get("disconn_props") or {}
+                expiry = properties.get("Session-Expiry-Interval")
+                return Disconnected(
+                    owner,
+                    connected_at_ms=int(fields["connected_at"]),
+                    at_ms=int(fields["disconnected_at"]),
+                    expiry_s=None if expiry is None else int(expiry),
+                    reason=str(fields["reason"]),
+                )
             case BrokerEvent.SUBSCRIBED | BrokerEvent.UNSUBSCRIBED:
-                on, qos = name is BrokerEvent.SUBSCRIBED, int(fields.get("qos", 1))
-                return Subscribed(owner, at_ms, str(fields["topic"]), on, qos)
+                qos = int(fields.get("qos", 1))
+                return Subscribed(owner, at_ms, str(fields["topic"]), on=name is BrokerEvent.SUBSCRIBED, qos=qos)
             case BrokerEvent.DELIVERY_DROPPED:
-                text = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
-                reason, topic = str(fields.get("reason", UNDEFINED)), str(fields.get("topic", ""))
-                return DeliveryDropped(owner, at_ms, _seq(text), reason, topic)
+                user_properties = fields.get("pub_props", {}).get("User-Property", {})
+                seq = _seq(user_properties.get("seq"))
+                return DeliveryDropped(owner, at_ms, seq, str(fields.get("reason", UNDEFINED)), str(fields.get("topic", "")))
             case _:
                 return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
@@ -130,18 +140,20 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
 
 
 def _acked(owner: Owner, fields: _AckedFields) -> Acked:
-    published = fields.publish_received_at
-    text = fields.puback_props and fields.puback_props.reason
+    published_ms = fields.publish_received_at
+    reason = None if fields.puback_props is None else fields.puback_props.reason
     return Acked(
         owner,
         fields.timestamp,
         fields.topic,
         _seq(fields.pub_props.user.seq),
-        published if isinstance(published, int) else None,
-        text[:MAX_REASON] if isinstance(text, str) else None,
+        published_ms if isinstance(published_ms, int) else None,
+        reason[:MAX_REASON] if isinstance(reason, str) else None,
     )
 
 
-def _seq(text: object) -> int | None:
-    """Return the user property `seq` set by the dispatcher; None if the message is not Manifold's."""
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else None
+def _seq(user_property: object) -> int | None:
+    """Return the seq in a message's user property `seq`; None if the message has none, so that it is not Manifold's."""
+    if isinstance(user_property, str) and user_property.isascii() and user_property.isdigit():
+        return int(user_property)
+    return None

@@ -16,10 +16,10 @@ def is_loopback(host: str) -> bool:
 
 
 def require_token(host: str, token: str, setting: str = "HOST") -> None:
-    """Check that an HTTP endpoint may listen on `host`, the value of `setting`.
+    """Check that an HTTP endpoint may listen on `host`, which is the value of the setting `MANIFOLD_<setting>`.
 
     Raises:
-        Permanent: other machines could reach it, and no token is set.
+        Permanent: other machines could reach the endpoint, and `token` is empty.
     """
     if not token and not is_loopback(host):
         raise Permanent(

@@ -32,12 +32,12 @@ OWNER_KEYS, ECQ_KEYS = 7, 8  # lengths of `owner_keys` and `ecq_keys`
 # Inserted before an owner that begins with `}`, because its hash tag would be empty and its keys would lie in different slots.
 # No name contains this character.
 _MARK = "\x01"
-_SLOTS, _PARTS = 16384, 64  # cluster slots, and the number of slot ranges that have a marker each
+_SLOTS, _SLOT_RANGES = 16384, 64  # cluster slots, and the number of equal ranges of them that have a marker each
 
 
 def loaded_marks(*, of_cluster: bool) -> list[str]:
     """Return `LOADED`; in a cluster, also one marker per slot range, so that the data loss of any master is noticed."""
-    return _per_slot_part(LOADED, of_cluster)
+    return _with_copies(LOADED, of_cluster=of_cluster)
 
 
 def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
@@ -46,33 +46,46 @@ def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     Each watermark is `<load_id> <seq>`: the queues of this load (the value of `LOADED`) contain all messages of this recorder up
     to `seq`. The watermark is written after the entries, so if Redis loses its newest writes, it loses the watermark, too.
     """
-    return _per_slot_part(f"handed:{node}", of_cluster)
+    return _with_copies(f"handed:{node}", of_cluster=of_cluster)
 
 
-def _per_slot_part(mark: str, of_cluster: bool) -> list[str]:
-    return [mark, *(f"{mark}:{{{tag}}}" for tag in _TAGS)] if of_cluster else [mark]
+def _with_copies(key: str, *, of_cluster: bool) -> list[str]:
+    """Return the key; in a cluster, followed by a copy for each slot range: the key with a hash tag of that range."""
+    if not of_cluster:
+        return [key]
+    copies = [f"{key}:{{{tag}}}" for tag in _TAGS]
+    return [key, *copies]
 
 
-def _tag_in(part: int) -> int:
-    """Return the smallest number whose slot (CRC-16/XMODEM, as in Redis) lies in this slot range."""
-    return next(n for n in count() if crc_hqx(str(n).encode(), 0) % _SLOTS * _PARTS // _SLOTS == part)
+def _first_tag_in(slot_range: int) -> int:
+    """Return the smallest number whose cluster slot lies in this slot range."""
+    return next(number for number in count() if _slot_range_of(number) == slot_range)
 
 
-_TAGS = [_tag_in(part) for part in range(_PARTS)]
+def _slot_range_of(number: int) -> int:
+    """Return the index of the slot range in which the cluster slot of the number's digits lies."""
+    slot = crc_hqx(str(number).encode(), 0) % _SLOTS  # CRC-16/XMODEM, as in Redis
+    return slot // (_SLOTS // _SLOT_RANGES)
+
+
+_TAGS = [_first_tag_in(slot_range) for slot_range in range(_SLOT_RANGES)]
 
 
 def _prefix_of(owner: Owner | str) -> str:
-    return f"{OF_OWNERS}{owner}}}:" if owner[:1] != "}" else f"{OF_OWNERS}{_MARK}{owner}}}:"
+    """Return the beginning of all keys of the owner: `q:{<owner>}:`."""
+    mark = _MARK if owner[:1] == "}" else ""
+    return f"{OF_OWNERS}{mark}{owner}}}:"
 
 
 def owner_of(key: str) -> tuple[Owner, str]:
-    """Return the owner of a key, and its kind, such as `pending` or `ecq:pending`."""
-    owner, _, word = key.removeprefix(OF_OWNERS).removeprefix(_MARK).rpartition("}:")
-    return Owner(owner), word
+    """Return the owner of a key, and the kind of the key, such as `pending` or `ecq:pending`."""
+    owner, _, kind = key.removeprefix(OF_OWNERS).removeprefix(_MARK).rpartition("}:")
+    return Owner(owner), kind
 
 
-def _of_owner(word: str) -> Callable[[Owner | str], str]:
-    return lambda owner: f"{_prefix_of(owner)}{word}"
+def _of_owner(kind: str) -> Callable[[Owner | str], str]:
+    """Return the function that builds the key of this kind of an owner."""
+    return lambda owner: f"{_prefix_of(owner)}{kind}"
 
 
 pending = _of_owner("pending")  # sorted set seq → seq: unacknowledged entries, including the one in flight
@@ -96,7 +109,7 @@ def owner_keys(owner: Owner | str) -> list[str]:
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 
-def taken_field(node: int, *, of_ecq: bool = False) -> str:
+def rebuilt_field(node: int, *, of_ecq: bool = False) -> str:
     """Return a recorder's field in REBUILT_UP_TO: for its triggers, or with `of_ecq` for its ECQ stream."""
     return f"ecq/{node}" if of_ecq else str(node)
 

@@ -9,14 +9,23 @@ from datetime import UTC, datetime
 from typing import Self
 from uuid import UUID
 
+# UUID version 7 (RFC 9562): 48 bits of Unix milliseconds, 4 bits version, 12 bits, 2 bits variant, 62 bits.
+_VERSION_AND_VARIANT_BITS = 0b1111 << 76 | 0b11 << 62
+_VERSION_7_AND_VARIANT = 7 << 76 | 0b10 << 62
+
 
 def run_uuid(instant: datetime, data: str) -> str:
-    """Return the id of a run that began, or was due, at `instant`: a deterministic UUID version 7."""
+    """Return the id of a run that began, or was due, at `instant`: a UUID version 7.
+
+    `data` distinguishes the runs of one instant. The id is always the same for the same arguments: a digest of both takes the
+    place of the random bits.
+    """
     at = instant.astimezone(UTC)
+    unix_ms = int(at.timestamp() * 1000) % (1 << 48)
     digest = hashlib.sha1(at.isoformat().encode() + data.encode(), usedforsecurity=False).digest()
-    number = (int(at.timestamp() * 1000) & 0xFFFFFFFFFFFF) << 80 | int.from_bytes(digest) >> 84
-    version_and_variant = 0xF000 << 64 | 0xC000 << 48
-    return str(UUID(int=number & ~version_and_variant | 7 << 76 | 0x8000 << 48))
+    digest_bits = int.from_bytes(digest) >> 84  # the first 76 of its 160 bits
+    number = unix_ms << 80 | digest_bits
+    return str(UUID(int=number & ~_VERSION_AND_VARIANT_BITS | _VERSION_7_AND_VARIANT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +44,11 @@ class RunName:
         """Parse the text form; a namespace may contain slashes.
 
         Raises:
-            ValueError: the text is not `<namespace>/<job>/<run id>`.
+            ValueError: the text is not `<namespace>/<job>/<run id>`, where the run id is a UUID.
         """
-        namespace, job, run_id = ("", *text.rsplit("/", 2))[-3:]
-        if not (namespace and job):
+        namespace_and_job, _, run_id = text.rpartition("/")
+        namespace, _, job = namespace_and_job.rpartition("/")
+        if not namespace or not job:
             raise ValueError("must be <namespace>/<job>/<run id>")
         return cls(namespace, job, str(UUID(run_id)))
 

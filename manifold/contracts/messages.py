@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from typing import Any
 
 from manifold.contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, are_vins, is_id, is_vin
@@ -118,12 +117,12 @@ def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Da
 
 
 def parse_trigger(
-    payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64", is_release: bool = False
+    payload: bytes, *, max_ids: int, max_data_bytes: int, inline_encoding: str = "base64", is_release: bool = False
 ) -> Trigger | Refused:
     """Parse a trigger, all or nothing: one bad VIN refuses it. A VIN listed twice counts once.
 
-    `inline` is the encoding of the field `data`: base64, or text for literal content. `is_release`: the message arrived on the
-    topic of campaigns' releases. On any other topic, a field `campaign` has nothing to do with Manifold and is ignored.
+    `inline_encoding` is the encoding of the field `data`: base64, or text for literal content. `is_release`: the message arrived
+    on the topic of campaigns' releases. On any other topic, a field `campaign` has nothing to do with Manifold and is ignored.
     """
     try:
         text = payload.decode("utf-8-sig")
@@ -133,7 +132,7 @@ def parse_trigger(
     except (ValueError, RecursionError) as exc:
         return Refused(f"payload is not JSON ({exc}); send an object with ids, request_id and data_id")
     if not isinstance(fields, dict):
-        return Refused(f"payload is a JSON {_kind(fields)}; send an object with ids, request_id and data_id")
+        return Refused(f"payload is a JSON {_json_type(fields)}; send an object with ids, request_id and data_id")
     ids = _parse_ids(fields, max_ids)
     if isinstance(ids, Refused):
         return ids
@@ -146,7 +145,7 @@ def parse_trigger(
     if "data" in fields:
         if campaign is not None:
             return Refused("data is inline in a campaign's trigger; publish it once, and name it by data_id")
-        return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes, inline)
+        return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes, inline_encoding)
     data_id = _parse_id(fields, "data_id")
     if isinstance(data_id, Refused):
         return data_id
@@ -158,22 +157,25 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
     if ids is None:
         return Refused("ids is missing; send a list of VINs")
     if not isinstance(ids, list):
-        return Refused(f"ids is a {_kind(ids)}; send a list of VINs")
+        return Refused(f"ids is a {_json_type(ids)}; send a list of VINs")
     if not ids:
         return Refused("ids is empty; name at least one VIN")
     if not are_vins(ids):
-        return _first_bad_id(ids)
+        return _refusal_of_first_bad_vin(ids)
     distinct = dict.fromkeys(ids)
     if len(distinct) > max_ids:
         return Refused(f"ids has {len(distinct)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
     return tuple(distinct)
 
 
-def _first_bad_id(ids: list[Any]) -> Refused:
-    index, vin = next((index, vin) for index, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
-    if not isinstance(vin, str):
-        return Refused(f"ids[{index}] is a {_kind(vin)} ({shown(vin)}); each VIN is a string")
-    return Refused(f"ids[{index}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+def _refusal_of_first_bad_vin(ids: list[Any]) -> Refused:
+    """Return the refusal of a list of which not all elements are VINs; it names the first that is none."""
+    for index, vin in enumerate(ids):
+        if not isinstance(vin, str):
+            return Refused(f"ids[{index}] is a {_json_type(vin)} ({shown(vin)}); each VIN is a string")
+        if not is_vin(vin):
+            return Refused(f"ids[{index}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+    raise AssertionError("all elements are VINs")
 
 
 def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
@@ -182,7 +184,7 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
         remedy = "; name the data, or send it inline as data" if name == "data_id" else ""
         return Refused(f"{name} is missing{remedy}")
     if not isinstance(value, str):
-        return Refused(f"{name} is a {_kind(value)} ({shown(value)}); it must be a string")
+        return Refused(f"{name} is a {_json_type(value)} ({shown(value)}); it must be a string")
     if not is_id(value):
         return Refused(f"{name} {shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
     return value
@@ -191,31 +193,37 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
 def _parse_campaign(fields: dict[str, Any]) -> ReleasedBy | Refused:
     campaign = fields.get("campaign")
     if not isinstance(campaign, dict):
-        return Refused(f"campaign is a {_kind(campaign)}; a release has an object with wave, step and until")
-    numbers: list[int | None] = []
-    for name, minimum, maximum in (("wave", 0, MAX_NUMBER), ("step", 1, MAX_NUMBER), ("until", 0, LATEST_MS)):
-        value = campaign.get(name)
-        if value is None and name == "until":
-            numbers.append(None)
-        elif isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
-            numbers.append(value)
-        else:
-            return Refused(f"campaign.{name} {shown(value)} must be a whole number from {minimum} to {maximum}")
-    wave, step, until_ms = numbers
-    assert wave is not None
-    assert step is not None
+        return Refused(f"campaign is a {_json_type(campaign)}; a release has an object with wave, step and until")
+    wave = _parse_number(campaign, "wave", 0, MAX_NUMBER)
+    if isinstance(wave, Refused):
+        return wave
+    step = _parse_number(campaign, "step", 1, MAX_NUMBER)
+    if isinstance(step, Refused):
+        return step
+    if campaign.get("until") is None:
+        return ReleasedBy(wave, step)
+    until_ms = _parse_number(campaign, "until", 0, LATEST_MS)
+    if isinstance(until_ms, Refused):
+        return until_ms
     return ReleasedBy(wave, step, until_ms)
 
 
+def _parse_number(campaign: dict[str, Any], name: str, minimum: int, maximum: int) -> int | Refused:
+    value = campaign.get(name)
+    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+        return value
+    return Refused(f"campaign.{name} {shown(value)} must be a whole number from {minimum} to {maximum}")
+
+
 def _parse_inline(
-    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int, inline: str
+    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int, encoding: str
 ) -> Trigger | Refused:
     """Parse a trigger that has its data inside; the data_id is the SHA-1 of the data."""
     encoded = fields["data"]
     if not isinstance(encoded, str):
-        return Refused(f"data is a {_kind(encoded)}; send the payload as a string ({inline})")
+        return Refused(f"data is a {_json_type(encoded)}; send the payload as a string ({encoding})")
     try:
-        data = encoded.encode() if inline == "text" else base64.b64decode(encoded, validate=True)
+        data = encoded.encode() if encoding == "text" else base64.b64decode(encoded, validate=True)
     except UnicodeEncodeError:
         return Refused("data holds half of a surrogate pair, which no bytes stand for; send whole characters")
     except (binascii.Error, ValueError) as exc:
@@ -223,17 +231,17 @@ def _parse_inline(
     if len(data) > max_data_bytes:
         return Refused(f"data of {len(data)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     data_id = sha1_hex(data)
-    stated = fields.get("data_id")
-    if stated is not None and not isinstance(stated, str):
-        return Refused(f"data_id is a {_kind(stated)} ({shown(stated)}); leave it out of the inline form")
-    if stated is not None and stated != data_id:
-        return Refused(f"data_id {shown(stated)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
+    stated_id = fields.get("data_id")
+    if stated_id is not None and not isinstance(stated_id, str):
+        return Refused(f"data_id is a {_json_type(stated_id)} ({shown(stated_id)}); leave it out of the inline form")
+    if stated_id is not None and stated_id != data_id:
+        return Refused(f"data_id {shown(stated_id)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
     return Trigger(ids, request_id, DataId(data_id), data)
 
 
-def _kind(value: object) -> str:
-    kinds = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
-    return kinds.get(type(value), type(value).__name__)
+def _json_type(value: object) -> str:
+    names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
+    return names.get(type(value), type(value).__name__)
 
 
 def shown(value: object) -> str:
@@ -248,7 +256,12 @@ def shown(value: object) -> str:
 def _has_too_many_parts(text: str) -> bool:
     """Whether the text has more than `MAX_PARTS` opening brackets and braces outside of strings."""
     if text.count("[") + text.count("{") <= MAX_PARTS:
-        return False
-    brackets = (match for match in _STRING_OR_BRACKET.finditer(text) if text[match.start()] != '"')
-    first_excess = next(islice(brackets, MAX_PARTS, None), None)
-    return first_excess is not None
+        return False  # not even if none of them is in a string
+    brackets = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        is_string = text[match.start()] == '"'
+        if not is_string:
+            brackets += 1
+            if brackets > MAX_PARTS:
+                return True
+    return False

@@ -62,19 +62,21 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
         return _ENCODE(self)
 
     def to_wire_prefix(self) -> bytes:
-        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace; the queues append these fields."""
-        record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
-        return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
+        """Return the JSON without `dispatched_ms`, `attempts` and the closing brace; the queues append all three."""
+        fields = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
+        if self.reason is not None:
+            fields["reason"] = self.reason
+        return _ENCODE(fields).removesuffix(b"}")
 
-    def joined(self, before: "OutcomeRecord | None") -> "OutcomeRecord":
-        """Return which of two records of an entry counts: this one, or `before`, which was recorded earlier.
+    def or_earlier(self, earlier: "OutcomeRecord | None") -> "OutcomeRecord":
+        """Return which of two records of an entry counts: this one, or `earlier`, which was recorded before it.
 
-        `before` is None if this is the first record of the entry.
+        `earlier` is None if this is the first record of the entry.
         """
-        if before is None:
+        if earlier is None:
             return self
-        is_late_delivery = before.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
-        return self if is_late_delivery else before
+        is_late_delivery = earlier.outcome is Outcome.WITHDRAWN and self.outcome is Outcome.DELIVERED
+        return self if is_late_delivery else earlier
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
@@ -109,4 +111,6 @@ def _problem_of(record: OutcomeRecord) -> str | None:
             continue
         if type(value) is not int or not 0 <= value <= maximum:
             return f"{name} {shown(value)} must be a whole number from 0 to {maximum}"
-    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"
+    if record.reason is not None and not isinstance(record.reason, str):
+        return f"reason {shown(record.reason)} must be a string"
+    return None

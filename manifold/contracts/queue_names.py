@@ -38,4 +38,4 @@ def is_ecq(queue: QueueName) -> bool:
 
 def owner_of_queue(queue: QueueName) -> Owner:
     """Return the owner of a queue."""
-    return Owner(queue[4:] if is_ecq(queue) else queue)
+    return Owner(queue.removeprefix(_ECQ))

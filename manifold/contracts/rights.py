@@ -51,13 +51,12 @@ class Rights:
         return False
 
     def _rights_of(self, client_id: str, username: str) -> Iterator[_Right]:
-        yield from self._of_user(username)
+        """Yield the rights that a client has by its user name and, if it is a vehicle, by its client id."""
+        yield from self._rights_of_user(username)
         if not is_service(client_id):
-            yield from self._of_vehicle(client_id)
+            yield from self._rights_of_vehicle(client_id)
 
-    def _of_user(self, username: str) -> Iterator[_Right]:
-        """Yield the rights of a user name. The rights of a vehicle depend on its client id instead, see `_of_vehicle`."""
-        ecq_in = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
+    def _rights_of_user(self, username: str) -> Iterator[_Right]:
         if username.startswith(PUBLISHER_PREFIX) or username == self.publisher:
             batches = (topics.data_topic("+"), *topics.TRIGGER_TOPICS)
             yield True, Action.PUBLISH, (*batches, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
@@ -73,12 +72,13 @@ class Rights:
             yield True, Action.PUBLISH, (f"{self.receipt_prefix}#",)
         if username == self.dispatcher:
             yield True, Action.SUBSCRIBE, (f"{topics.EVENTS}/#", topics.ONLINE_FILTER, topics.HEARTBEAT_FILTER)
-            yield False, Action.PUBLISH, ecq_in
+            # The next rule alone would also allow writes and rewinds.
+            yield False, Action.PUBLISH, (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
             yield True, Action.PUBLISH, (topics.request_filter(self.topic_prefix, "+"), topics.ecq_filter("+"))
         if username == LISTENER:
             yield True, Action.SUBSCRIBE, (f"{self.topic_prefix}/+/proxy/response/#", "ecp/#")
 
-    def _of_vehicle(self, client_id: str) -> Iterator[_Right]:
+    def _rights_of_vehicle(self, client_id: str) -> Iterator[_Right]:
         yield True, Action.PUBLISH, (topics.ecq_rewind_topic(client_id),)
         yield True, Action.SUBSCRIBE, (topics.ecq_filter(client_id), f"{self.topic_prefix}/{client_id}/#")
         signs = (topics.sign_topic(client_id, sign) for sign in topics.Sign)
@@ -86,7 +86,7 @@ class Rights:
 
 
 def _covers(filter_levels: list[str], levels: list[str]) -> bool:
-    """Whether the filter of a rule covers a topic or a requested filter."""
+    """Whether the filter of a rule covers a topic, or a requested filter, whose wildcards count as literal levels."""
     for index, filter_level in enumerate(filter_levels):
         if filter_level == "#":
             return True

@@ -55,7 +55,7 @@ def first_seq_at(instant: datetime) -> int:
     """
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone; pass an aware datetime, for example with tzinfo=UTC")
-    rounded_up_ms = -(-(instant - EPOCH) // timedelta(milliseconds=1))
+    rounded_up_ms = -((EPOCH - instant) // timedelta(milliseconds=1))  # `//` rounds down, so the negated quotient is rounded up
     return max(0, rounded_up_ms) << TIME_SHIFT
 
 
@@ -76,8 +76,10 @@ class SeqSource:
         self._node = node
         self._clock_ms = clock_ms
         self.until_ms = NEVER_MS
-        self._ms = unix_ms_of(after) + 1 if after else EPOCH_MS
-        self._counter = -1
+        self._ms = EPOCH_MS  # the millisecond of the last seq
+        if after != 0:
+            self._ms = unix_ms_of(after) + 1
+        self._counter = -1  # the counter of the last seq; -1: this millisecond has no seq yet
 
     @property
     def node(self) -> int:
@@ -99,7 +101,7 @@ class SeqSource:
         if self._ms < now <= self.until_ms:
             self._ms, self._counter = now, -1
         self._counter += 1
-        if self._counter > MAX_COUNTER:
+        if self._counter > MAX_COUNTER:  # the millisecond has no seq left
             self._ms, self._counter = self._ms + 1, 0
         if self._ms == SKIPPED_MS:
             self._ms, self._counter = self._ms + 1, 0

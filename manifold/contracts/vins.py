@@ -25,23 +25,29 @@ def are_iso_3779(vins: pa.StringArray) -> Flags:
 
 def _are_iso_3779(vins: pa.StringArray) -> Flags:
     starts, content = _offsets_and_content(vins)
-    flags: Flags = np.diff(starts) == LENGTH
+    has_right_length: Flags = np.diff(starts) == LENGTH
     characters = np.frombuffer(content, np.uint8)
-    if not flags.all():  # keep the characters of the VINs with the right length only
-        characters = characters[starts[:-1][flags][:, None] + np.arange(LENGTH)]
-    rows = characters.reshape(-1, LENGTH)
-    translated = rows.tobytes().translate(_VALUE_OF)
+    if not has_right_length.all():  # keep the characters of the VINs with the right length only
+        first_characters = starts[:-1][has_right_length]
+        characters = characters[first_characters[:, np.newaxis] + np.arange(LENGTH)]
+    candidates = characters.reshape(-1, LENGTH)  # a row per VIN with the right length
+    translated = candidates.tobytes().translate(_VALUE_OF)
     values = np.frombuffer(translated, np.uint8).reshape(-1, LENGTH)
-    check_digits = CHECK_DIGITS[(values.astype(np.float32) @ WEIGHTS).astype(np.int32) % len(CHECK_DIGITS)]
+    remainders = (values.astype(np.float32) @ WEIGHTS).astype(np.int32) % len(CHECK_DIGITS)
+    is_valid = candidates[:, CHECK_INDEX] == CHECK_DIGITS[remainders]
     # The search in all bytes is quicker than the maximum of each row, and usually finds nothing.
-    has_valid_letters = values.max(axis=1) != _NO_VALUE if _NO_VALUE in translated else True
-    flags[flags] = (rows[:, CHECK_INDEX] == check_digits) & has_valid_letters
+    if _NO_VALUE in translated:
+        is_valid &= values.max(axis=1) != _NO_VALUE
+    flags = np.zeros(len(vins), np.bool_)
+    flags[has_right_length] = is_valid
     return flags
 
 
 def _offsets_and_content(vins: pa.StringArray) -> tuple[NDArray[np.int32], bytes]:
-    """Return the start offset of each string, followed by the end offset of the last string, and the bytes of all strings."""
+    """Return the bytes of all strings, and the offset in these bytes of each string's start, followed by that of the end."""
     _, offsets, content = vins.buffers()
     starts = np.frombuffer(offsets, np.int32)[vins.offset : vins.offset + len(vins) + 1]
     first, end = int(starts[0]), int(starts[-1])
-    return starts - first, content.slice(first, end - first).to_pybytes() if content else b""
+    if content is None:  # all strings are empty
+        return starts - first, b""
+    return starts - first, content.slice(first, end - first).to_pybytes()

@@ -73,7 +73,7 @@ def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs
         if vin or record.seq in seqs:
             key = record.vin, record.seq
             earlier = recorded.outcomes.get(key)
-            recorded.outcomes[key] = record.joined(earlier)
+            recorded.outcomes[key] = record.or_earlier(earlier)
     return recorded
 
 
@@ -112,7 +112,7 @@ def _valid_trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
     """Parse the trigger in a message; None if it is invalid."""
     limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
     inline = inline_encoding(envelope.headers, settings.inline_encoding)
-    trigger = parse_trigger(envelope.payload, **limits, inline=inline, is_release=envelope.topic == RELEASE)
+    trigger = parse_trigger(envelope.payload, **limits, inline_encoding=inline, is_release=envelope.topic == RELEASE)
     return trigger if isinstance(trigger, Trigger) else None
 
 

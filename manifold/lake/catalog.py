@@ -22,7 +22,7 @@ from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 import manifold.lake.text_bounds  # noqa: F401  # rows may contain any text
-from manifold.contracts.catalog_properties import signs
+from manifold.contracts.catalog_properties import uses_sigv4
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
 from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
@@ -94,7 +94,7 @@ def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
     """The error for a refused login. Its message names the properties to correct, and hides the login in the catalog's URL."""
     properties = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
-    if signs(settings.catalog_options):
+    if uses_sigv4(settings.catalog_options):
         properties = (
             "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
         )

@@ -176,8 +176,8 @@ class Loader(BulkQueues):
         if self.is_loaded():
             return
         self._redis.delete(keys.REBUILT_UP_TO)
-        fields: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
-        fields |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
+        fields: dict[Any, Any] = {keys.rebuilt_field(node): seq for node, seq in (taken or {}).items()}
+        fields |= {keys.rebuilt_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
         if fields:
             self._redis.hset(keys.REBUILT_UP_TO, mapping=fields)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):

@@ -79,7 +79,7 @@ class WatermarkedQueues(Streams):
         batch = self.batch()
         for key in (*loaded_keys, *enqueued_keys):
             batch.call(("GET", key), _or_empty)
-        for field in (keys.taken_field(node), keys.taken_field(node, of_ecq=True)):
+        for field in (keys.rebuilt_field(node), keys.rebuilt_field(node, of_ecq=True)):
             batch.call(("HGET", keys.REBUILT_UP_TO, field), _or_empty)
         *marks, raw_seq, raw_ecq_seq = await batch.run()
         loaded, enqueued_marks = tuple(marks[: len(loaded_keys)]), tuple(marks[len(loaded_keys) :])

@@ -231,7 +231,7 @@ class Parser:
         if is_trigger:
             limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
             inline = inline or settings.inline_encoding
-            return parse_trigger(payload, **limits, inline=inline, is_release=topic == topics.RELEASE)
+            return parse_trigger(payload, **limits, inline_encoding=inline, is_release=topic == topics.RELEASE)
         data_id = topics.data_id_of(topic)
         if data_id is not None:
             return parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)

@@ -59,7 +59,7 @@ class IdempotencyStore:
     async def release(self, group: Sequence[Accepted]) -> None:
         """Release the keys of signals that were not processed, so that a retry can claim them again."""
         await self._run(
-            [("EVALSHA", RELEASE.sha, 1, _key(message), keys.held(message.content, message.holder)) for message in group]
+            [("EVALSHA", RELEASE.sha, 1, _key(message), keys.claimed(message.content, message.holder)) for message in group]
         )
 
     def _claim_arguments(self, message: Accepted, now: float) -> tuple[Any, ...]:
@@ -108,4 +108,4 @@ def _nonce_binding(message: Accepted) -> bytes:
 
 
 def _key(message: Accepted) -> bytes:
-    return keys.once(message.parsed.device_id, message.key)
+    return keys.idempotency(message.parsed.device_id, message.key)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
-from manifold.archive.lines import COMPRESSED, from_lines, lines_of, plain
+from manifold.archive.lines import COMPRESSED, decompressed, from_lines, lines_of
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.archive_files import is_parquet
@@ -116,7 +116,7 @@ def _text_file(path: str, content: bytes, messages: pa.Table, changes: dict[int,
     index_of_invalid = {_line_number(row): index for index, row in enumerate(rows) if row["seq"] < 0}
     valid_indices = iter(index for index, row in enumerate(rows) if row["seq"] >= 0)
     new_lines: list[bytes] = []
-    for number, line in enumerate(lines_of(plain(path, content)), start=1):
+    for number, line in enumerate(lines_of(decompressed(path, content)), start=1):
         is_invalid = number in index_of_invalid
         if not is_invalid and not line.strip():
             new_lines.append(b"")

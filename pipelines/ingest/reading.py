@@ -62,7 +62,7 @@ class Source:
         return File(
             path=segment.path,
             skip=self.skips.get(segment.path, ()),
-            own_seq=segment.own_seq,
+            own_seq=segment.quarantine_seq,
             began_at=segment.began_at or segment.modified_at,
             problem=self.problems.get(segment.path),
             node=self.nodes.get(segment.path),

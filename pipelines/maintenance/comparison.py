@@ -52,7 +52,7 @@ COMPACTION_DELAY = timedelta(days=1)  # younger states of compacted queues are n
 
 def _keys_of_refused_file(segment: Segment) -> ExpectedKeys:
     """The expected keys of a file that was refused as a whole: one row in quarantine, with a seq made for the file."""
-    file_seq = segment.own_seq
+    file_seq = segment.quarantine_seq
     return ExpectedKeys(segment, refused={file_seq}, instants={file_seq: segment.began_at or segment.modified_at})
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from manifold.contracts.catalog_properties import signs
+from manifold.contracts.catalog_properties import uses_sigv4
 from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
@@ -93,7 +93,7 @@ def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_d
 
 def libraries_for(settings: Settings, *, with_driver: bool) -> tuple[str, ...]:
     """Names of the distributions in the bundle, without those that are only dependencies of others."""
-    signing = FOR_SIGNATURES if signs(settings.catalog_options) else ()
+    signing = FOR_SIGNATURES if uses_sigv4(settings.catalog_options) else ()
     return (*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ()), *signing)
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from manifold.contracts.catalog_properties import signs
+from manifold.contracts.catalog_properties import uses_sigv4
 from manifold.contracts.errors import ManifoldError
 from manifold.settings import Settings, load_settings
 
@@ -80,7 +80,7 @@ def jars_for(settings: Settings) -> list[str]:
     jars = [ICEBERG_JAR]
     if settings.catalog_type == "sql":
         jars.append(POSTGRESQL_JAR if settings.catalog.startswith("postgresql") else SQLITE_JAR)
-    if settings.lake_on_s3 or signs(settings.catalog_options):
+    if settings.lake_on_s3 or uses_sigv4(settings.catalog_options):
         jars.append(S3_JAR)
     return jars
 

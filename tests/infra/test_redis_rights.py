@@ -22,7 +22,7 @@ from tests.support.redis_users import PROGRAM, SERVICES, RedisUsers, refused
 from tests.support.servers import Server, start_redis, stopping
 
 Act = Callable[[Redis], Any]
-OF_PER_VEHICLE, OF_PER_DEVICE = keys.pending("V1"), of_door.once("device", "key")
+OF_PER_VEHICLE, OF_PER_DEVICE = keys.pending("V1"), of_door.idempotency("device", "key")
 WRITES = "return redis.call('SET', KEYS[1], 1)"
 
 FOR_NOBODY: dict[str, Act] = {
@@ -43,7 +43,7 @@ MUST_NOT: list[tuple[str, str, Act]] = [
     ("api", "write a queue", lambda redis: redis.zadd(OF_PER_VEHICLE, {"1": 1})),
     ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),
     ("api", "say that the queues are whole", lambda redis: redis.set(keys.LOADED, 1)),
-    ("api", "read what the door remembers", lambda redis: redis.get(of_door.once("device", "key"))),
+    ("api", "read what the door remembers", lambda redis: redis.get(of_door.idempotency("device", "key"))),
     ("campaigner", "forget who is here", lambda redis: redis.delete(keys.presence("V1"))),
     ("campaigner", "write a queue", lambda redis: redis.zadd(OF_PER_VEHICLE, {"1": 1})),
     ("campaigner", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_PER_VEHICLE)),

@@ -38,7 +38,7 @@ def test_doctor_checks_every_master(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize("service", ["jobs", "dispatcher", "recorder", "api", "signals"])
 def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str], str], service: str) -> None:
     """Commands that client libraries send to a cluster by themselves, and scripts on every node."""
-    own = of_door.once("device", "key") if service == "signals" else keys.pending("V")
+    own = of_door.idempotency("device", "key") if service == "signals" else keys.pending("V")
 
     async def by_the_other_library() -> None:
         async with connect(url_of(service)) as redis:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common_columns, refused_row, rows_of_messages, validated
 from manifold.contracts.answers import VehicleAnswer, parse_answer
 from manifold.contracts.messages import Refused
 
@@ -22,15 +22,20 @@ ANSWERS = pa.schema(
 
 def answers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the stream into one row per message, accepted or refused."""
-    return rows_of_messages(messages, ANSWERS, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, ANSWERS, lambda message: [_row(message, validated(_parse, message, limits))])
 
 
-def _content(row: Row, _limits: Limits) -> VehicleAnswer | Refused:
-    return parse_answer(row["topic"], row["payload"])
+def _parse(message: Row, _limits: Limits) -> VehicleAnswer | Refused:
+    return parse_answer(message["topic"], message["payload"])
 
 
-def _row(row: Row, content: VehicleAnswer | Refused) -> Row:
-    if isinstance(content, Refused):
-        return refused(row, content.reason)
-    fields = {"vin": content.vin, "campaign": content.campaign, "release": content.release, "status": content.answer.value}
-    return common(row) | fields | {"answer_reason": content.reason or None}
+def _row(message: Row, answer: VehicleAnswer | Refused) -> Row:
+    if isinstance(answer, Refused):
+        return refused_row(message, answer.reason)
+    return common_columns(message) | {
+        "vin": answer.vin,
+        "campaign": answer.campaign,
+        "release": answer.release,
+        "status": answer.answer.value,
+        "answer_reason": answer.reason or None,
+    }

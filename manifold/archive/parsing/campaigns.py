@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common_columns, refused_row, rows_of_messages, validated
 from manifold.contracts.campaigns import AddTargets, Amend, Command, Propose, Target, decode
 from manifold.contracts.messages import Refused, shown
 from manifold.contracts.names import is_vin
@@ -41,32 +41,36 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 def campaigns(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the stream into one row per message, accepted or refused."""
-    return rows_of_messages(messages, CAMPAIGNS, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, CAMPAIGNS, lambda message: [_row(message, validated(_parse, message, limits))])
 
 
-def _content(row: Row, _limits: Limits) -> Command | Refused:
-    if row["topic"] != CAMPAIGN:
-        return Refused(f"unknown topic {shown(row['topic'])}; orders to campaigns come on {CAMPAIGN}")
-    return decode(row["payload"])
+def _parse(message: Row, _limits: Limits) -> Command | Refused:
+    if message["topic"] != CAMPAIGN:
+        return Refused(f"unknown topic {shown(message['topic'])}; orders to campaigns come on {CAMPAIGN}")
+    return decode(message["payload"])
 
 
-def _row(row: Row, order: Command | Refused) -> Row:
+def _row(message: Row, order: Command | Refused) -> Row:
     if isinstance(order, Refused):
-        return refused(row, order.reason)
+        return refused_row(message, order.reason)
     columns = {name: getattr(order, name) for name in ("campaign", "by", "if_version", "epoch", "seen")}
     columns |= {name: getattr(order, name, None) for name in ("wave", "rule")}  # only some kinds of orders have these
-    columns |= {"do": str(order.__struct_config__.tag), "why": order.why or None, "record": row["payload"]}
+    columns |= {"do": str(order.__struct_config__.tag), "why": order.why or None, "record": message["payload"]}
     counts = getattr(order, "counts", {})
     columns["counts"] = _canonical(counts).decode() if counts else None
     columns["targets"] = _target_rows(_targets_of(order))
     if isinstance(order, Propose | Amend):
         columns |= _plan_columns(order)
-    return common(row) | columns
+    return common_columns(message) | columns
 
 
 def _target_rows(targets: list[Target]) -> list[Row]:
-    flags = are_iso_3779(pa.array([target.vin for target in targets], pa.string())).tolist()
-    return [msgspec.structs.asdict(target) | {"vin_is_iso_3779": flag} for target, flag in zip(targets, flags, strict=True)]
+    """The values of the column `targets`: the fields of each target, and whether its VIN is valid by ISO 3779."""
+    vins = pa.array([target.vin for target in targets], pa.string())
+    rows = []
+    for target, is_valid in zip(targets, are_iso_3779(vins).tolist(), strict=True):
+        rows.append(msgspec.structs.asdict(target) | {"vin_is_iso_3779": is_valid})
+    return rows
 
 
 def _plan_columns(order: Propose | Amend) -> Row:
@@ -81,9 +85,10 @@ def _plan_columns(order: Propose | Amend) -> Row:
 
 
 def _targets_of(order: Command) -> list[Target]:
-    """The targets that an order lists, without duplicates: of several for one vehicle, the first one.
+    """The targets that an order lists, one per vehicle; empty if orders of this kind list none.
 
-    Targets that a plan lists in a wave come before its other targets.
+    If an order lists a vehicle several times, the first target counts. Targets that a plan lists in a wave come before its other
+    targets.
     """
     targets: list[Target] = []
     if isinstance(order, AddTargets):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from manifold.archive.parsing.common import Limits, Row, refused, validated
+from manifold.archive.parsing.common import Limits, Row, refused_row, validated
 from manifold.contracts.messages import Refused
 
 Columns = Mapping[str, "Sequence[Any] | pa.Array"]
@@ -21,7 +21,10 @@ Parsed = TypeVar("Parsed")
 def validate_all(
     validate: Callable[[Row, Limits], Parsed | Refused], messages: pa.RecordBatch, limits: Limits
 ) -> list[Parsed | Refused]:
-    """Validate each message, in order. The rows that `validate` gets have only the fields `payload` and `refused_because`."""
+    """Validate each message, and return the results in order.
+
+    To `validate`, a message is passed with its fields `payload` and `refused_because` only.
+    """
     payloads = messages["payload"].to_pylist()
     reasons = messages["refused_because"].to_pylist()
     rows = [{"payload": payload, "refused_because": reason} for payload, reason in zip(payloads, reasons, strict=True)]
@@ -33,48 +36,56 @@ def rows_of(
     parsed: Sequence[object],
     columns: Columns,
     schema: pa.Schema,
-    refused_row: Callable[[Row, str], Row] = refused,
+    row_of_refused: Callable[[Row, str], Row] = refused_row,
 ) -> pa.RecordBatch:
     """Build one row per message: the common columns, and the given `columns`, which have a value for each message.
 
-    The other columns of a refused message come from `refused_row`, which gets its row and the reason.
+    `parsed` are the results of validating the messages. The other columns of a refused message come from `row_of_refused`, which
+    gets the message and the reason.
     """
     built = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
     reason_by_index = {index: result.reason for index, result in enumerate(parsed) if isinstance(result, Refused)}
     if reason_by_index:
         indices = list(reason_by_index)
-        messages_refused = messages.take(pa.array(indices)).to_pylist()
+        refused_messages = messages.take(pa.array(indices)).to_pylist()
         reasons = reason_by_index.values()
-        rows = [refused_row(message, reason) for message, reason in zip(messages_refused, reasons, strict=True)]
-        missing = [name for name in rows[0] if name not in built]
-        built |= {name: _scatter([row[name] for row in rows], indices, len(parsed)) for name in missing}
+        refused_rows = [row_of_refused(message, reason) for message, reason in zip(refused_messages, reasons, strict=True)]
+        for name in refused_rows[0]:
+            if name not in built:
+                built[name] = _scatter([row[name] for row in refused_rows], indices, len(parsed))
     return batch(built, schema, len(parsed))
 
 
-def batch(columns: Columns, schema: pa.Schema, rows: int) -> pa.RecordBatch:
+def batch(columns: Columns, schema: pa.Schema, row_count: int) -> pa.RecordBatch:
     """Build a batch of the schema with this number of rows; columns of the schema that are not in `columns` are null."""
-    arrays = [
-        _array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type) for field in schema
-    ]
+    arrays = []
+    for field in schema:
+        is_given = field.name in columns
+        arrays.append(_array(columns[field.name], field.type) if is_given else pa.nulls(row_count, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fields_of(records: Sequence[object], kind: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    """Turn the fields of the records into columns. A record that is not an instance of `kind` has None in every column."""
+    """Turn the fields of the records into columns, by name. Without records, there are no columns.
+
+    A record that is not an instance of `kind` has None in every column.
+    """
+    if not records:
+        return {}
     names = kind.__struct_fields__
     blank = (None,) * len(names)
     rows = [msgspec.structs.astuple(record) if isinstance(record, kind) else blank for record in records]
     columns = zip(*rows, strict=True)
-    return dict(zip(names, columns, strict=True)) if rows else {}
+    return dict(zip(names, columns, strict=True))
 
 
 def lists_of(lists: Sequence[Sequence[msgspec.Struct]], kind: type[msgspec.Struct], list_type: pa.ListType) -> pa.Array:
-    """Build an Arrow array of `list_type` with a list of structs in each row."""
-    flat = fields_of(list(chain.from_iterable(lists)), kind)
+    """Build an Arrow array of `list_type` with a list of structs of this kind in each row."""
+    values = fields_of(list(chain.from_iterable(lists)), kind)
     fields = list(list_type.value_type)
-    columns = [pa.array(flat.get(field.name, ()), field.type) for field in fields]
+    columns = [pa.array(values.get(field.name, ()), field.type) for field in fields]
     structs = pa.StructArray.from_arrays(columns, fields=fields)
-    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int32)  # where each list begins among all structs, and their end
     return pa.ListArray.from_arrays(pa.array(offsets), structs, type=list_type)
 
 

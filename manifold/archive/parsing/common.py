@@ -24,11 +24,11 @@ COMMON = [
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The size limits of a message (the settings of the same names) and the default `inline_encoding`."""
+    """What the parsers need of the settings: the values of the settings of the same names."""
 
     max_ids: int
     max_data_bytes: int
-    inline: str = "base64"  # default encoding of inline data, for triggers that no recorder has received
+    inline_encoding: str = "base64"  # of inline data in triggers that no recorder has received
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -41,40 +41,41 @@ Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 
 
-def validated(validate: Callable[[Row, Limits], Parsed | Refused], row: Row, limits: Limits) -> Parsed | Refused:
-    """Validate a row: return what `validate` returns, or why the message is refused.
+def validated(validate: Callable[[Row, Limits], Parsed | Refused], message: Row, limits: Limits) -> Parsed | Refused:
+    """Validate a message, which is a row of a segment: return what `validate` returns, or why the message is refused.
 
-    A row with `refused_because` was refused before, and is not validated. An unexpected exception refuses only this message.
+    A message with `refused_because` was refused before, and is not validated. An unexpected exception refuses only this message.
     """
-    if row["refused_because"]:
-        return Refused(row["refused_because"])
+    if message["refused_because"]:
+        return Refused(message["refused_because"])
     try:
-        return validate(row, limits)
+        return validate(message, limits)
     except Exception as exc:  # noqa: BLE001  # reported as the reason in quarantine
         return Refused(f"validation failed ({type(exc).__name__}), a bug in the pipelines; the payload is in quarantine")
 
 
-def common(row: Row) -> Row:
+def common_columns(message: Row) -> Row:
     """The common columns of an accepted message."""
-    return {"seq": row["seq"], "received_at": row["received_at"], "topic": row["topic"], "reason": None}
+    return {"seq": message["seq"], "received_at": message["received_at"], "topic": message["topic"], "reason": None}
 
 
-def refused(row: Row, reason: str) -> Row:
+def refused_row(message: Row, reason: str) -> Row:
     """Build the row of a refused message, with its payload."""
     shown_reason = reason if reason.strip() else BLANK
-    return common(row) | {"reason": text(shown_reason), "message": row["payload"]}
+    return common_columns(message) | {"reason": encodable(shown_reason), "message": message["payload"]}
 
 
-def text(value: str | None) -> str | None:
-    """The text with characters replaced that UTF-8 cannot encode: JSON escapes can spell half of a surrogate pair."""
-    return None if value is None else value.encode("utf-8", "replace").decode()
+def encodable(text: str | None) -> str | None:
+    """Replace characters that UTF-8 cannot encode: JSON escapes can spell half of a surrogate pair."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 def batches(messages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Split the messages into batches of some megabytes."""
+    """Split the messages into batches of about `BYTES_PER_BATCH` bytes of payloads. Yields nothing if there are no messages."""
     if messages.num_rows:
-        rows = max(1, messages.num_rows * BYTES_PER_BATCH // max(messages["payload"].nbytes, 1))
-        yield from messages.to_batches(max_chunksize=rows)
+        payload_bytes = max(messages["payload"].nbytes, 1)
+        messages_per_batch = max(1, messages.num_rows * BYTES_PER_BATCH // payload_bytes)
+        yield from messages.to_batches(max_chunksize=messages_per_batch)
 
 
 def rows_of_messages(messages: pa.Table, schema: pa.Schema, rows_of: Callable[[Row], Iterable[Row]]) -> Iterator[pa.RecordBatch]:

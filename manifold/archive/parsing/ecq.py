@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, validated
+from manifold.archive.parsing.common import COMMON, Limits, Row, common_columns, refused_row, rows_of_messages, validated
 from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.keys import OUTCOMES
 from manifold.contracts.messages import Refused
@@ -42,7 +42,7 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # only writes have
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the stream into one row per message, accepted or refused."""
-    return rows_of_messages(messages, ECQ, lambda row: [_row(row, validated(_content, row, limits))])
+    return rows_of_messages(messages, ECQ, lambda message: [_row(message, validated(_parse, message, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -53,8 +53,8 @@ def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
         yield without_message.select(ECQ_BRIEF.names)
 
 
-def _content(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
-    topic, payload = row["topic"], row["payload"]
+def _parse(message: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
+    topic, payload = message["topic"], message["payload"]
     if not topic.startswith(ACKNOWLEDGEMENTS):
         return parse_ecq(topic, payload, max_data_bytes=limits.max_data_bytes)
     try:
@@ -63,18 +63,18 @@ def _content(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
         return Refused(str(exc))
 
 
-def _row(row: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
+def _row(message: Row, content: Append | Rewind | EcqAck | Refused) -> Row:
     match content:
         case Refused():
-            return refused(row, content.reason)
+            return refused_row(message, content.reason)
         case Append():
-            is_applied = bool(row["applied"])
+            is_applied = bool(message["applied"])
             columns = {"kind": EcqKind.WRITE.value, "key": content.key, "payload": content.payload, "applied": is_applied}
         case Rewind():
             acked_seq = content.first_seq - 1
-            received_ms = (row["received_at"] - _UNIX_EPOCH) // _MILLISECOND
-            columns = {"kind": EcqKind.REWOUND.value, "acked_seq": acked_seq, "epoch": row["seq"], "acked_ms": received_ms}
+            received_ms = (message["received_at"] - _UNIX_EPOCH) // _MILLISECOND
+            columns = {"kind": EcqKind.REWOUND.value, "acked_seq": acked_seq, "epoch": message["seq"], "acked_ms": received_ms}
         case EcqAck():
             kind = EcqKind.EXPIRED if content.is_expired else EcqKind.ACKNOWLEDGED
             columns = {"kind": kind.value, "acked_seq": content.seq, "epoch": content.epoch, "acked_ms": content.acked_ms}
-    return common(row) | {"client_id": content.client_id} | columns
+    return common_columns(message) | {"client_id": content.client_id} | columns

@@ -6,7 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from manifold.archive.parsing.common import COMMON, Limits, Row, common, refused, rows_of_messages, text, validated
+from manifold.archive.parsing.common import (
+    COMMON,
+    Limits,
+    Row,
+    common_columns,
+    encodable,
+    refused_row,
+    rows_of_messages,
+    validated,
+)
 from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
 from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from manifold.contracts.outcomes import OutcomeRecord
@@ -53,7 +62,11 @@ def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     ISO 3779 and other VINs in separate rows. A duplicate of an earlier trigger yields a row without VINs if it has inline data,
     because that data was published again; otherwise it yields no row.
     """
-    for batch in rows_of_messages(messages, TRIGGERS, lambda row: _trigger_rows(row, validated(_trigger, row, limits))):
+
+    def rows_of(message: Row) -> Iterator[Row]:
+        return _trigger_rows(message, validated(_trigger, message, limits))
+
+    for batch in rows_of_messages(messages, TRIGGERS, rows_of):
         yield from _by_iso_3779(batch)
 
 
@@ -69,79 +82,93 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     # A trigger with inline data has the JSON key "data", spelled literally or with an escape, which needs a backslash.
     may_have_data = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
     candidates = messages.filter(may_have_data)
-    return rows_of_messages(candidates, DATA, lambda row: _inline_rows(row, validated(_trigger, row, limits)))
+    return rows_of_messages(candidates, DATA, lambda message: _inline_rows(message, validated(_trigger, message, limits)))
 
 
 def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the data stream into one row per message, accepted or refused."""
-    return rows_of_messages(messages, DATA, lambda row: [_data_row(row, validated(_data, row, limits))])
+    return rows_of_messages(messages, DATA, lambda message: [_data_row(message, validated(_data, message, limits))])
 
 
 def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Parse the outcome stream into one row per message, accepted or refused."""
-    return rows_of_messages(messages, OUTCOMES, lambda row: [_outcome_row(row, validated(_outcome, row, limits))])
+    return rows_of_messages(messages, OUTCOMES, lambda message: [_outcome_row(message, validated(_outcome, message, limits))])
 
 
-def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
+def _outcome(message: Row, _: Limits) -> OutcomeRecord | Refused:
     try:
-        return OutcomeRecord.from_wire(row["payload"])
+        return OutcomeRecord.from_wire(message["payload"])
     except ValueError as exc:
         return Refused(str(exc))
 
 
-def _outcome_row(row: Row, record: OutcomeRecord | Refused) -> Row:
+def _outcome_row(message: Row, record: OutcomeRecord | Refused) -> Row:
     if isinstance(record, Refused):
-        return refused(row, record.reason)
-    return common(row) | {
+        return refused_row(message, record.reason)
+    return common_columns(message) | {
         "vin": record.vin,
         "entry_seq": record.seq,
         "outcome": record.outcome.value,
         "dispatched_ms": record.dispatched_ms,
         "ended_ms": record.ended_ms,
         "attempts": record.attempts,
-        "said": text(record.reason),
+        "said": encodable(record.reason),
     }
 
 
-def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
-    is_release = row["topic"] == RELEASE
-    if row["topic"] not in TRIGGER_TOPICS and not is_release:
-        return _unknown_topic(row)
-    inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
-    sizes = {"max_ids": limits.max_ids, "max_data_bytes": limits.max_data_bytes}
-    return parse_trigger(row["payload"], **sizes, inline=inline, is_release=is_release)
+def _trigger(message: Row, limits: Limits) -> Trigger | Refused:
+    is_release = message["topic"] == RELEASE
+    if message["topic"] not in TRIGGER_TOPICS and not is_release:
+        return _unknown_topic(message)
+    return parse_trigger(
+        message["payload"],
+        max_ids=limits.max_ids,
+        max_data_bytes=limits.max_data_bytes,
+        inline_encoding=inline_encoding(dict(message["headers"] or ()), limits.inline_encoding),
+        is_release=is_release,
+    )
 
 
-def _data(row: Row, limits: Limits) -> Data | Refused:
-    data_id = data_id_of(row["topic"])
+def _data(message: Row, limits: Limits) -> Data | Refused:
+    data_id = data_id_of(message["topic"])
     if data_id is None:
-        return _unknown_topic(row)
-    return parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
+        return _unknown_topic(message)
+    return parse_data(data_id, message["payload"], max_data_bytes=limits.max_data_bytes)
 
 
-def _data_row(row: Row, parsed: Data | Refused) -> Row:
+def _data_row(message: Row, parsed: Data | Refused) -> Row:
     if isinstance(parsed, Refused):
-        return refused(row, parsed.reason)
-    return common(row) | {"data_id": parsed.data_id, "sha1": sha1_hex(parsed.payload), "payload": parsed.payload}
+        return refused_row(message, parsed.reason)
+    return common_columns(message) | {"data_id": parsed.data_id, "sha1": sha1_hex(parsed.payload), "payload": parsed.payload}
 
 
-def _inline_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+def _inline_rows(message: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    """Yield a row with the inline data, if the trigger has any. A refused trigger yields no row; `triggers` yields it."""
     if isinstance(trigger, Trigger) and trigger.data is not None:
-        columns = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
-        yield common(row) | {"message": row["payload"]} | columns
+        yield common_columns(message) | {
+            "message": message["payload"],
+            "data_id": trigger.data_id,
+            "sha1": trigger.data_id,  # the data_id of inline data is its SHA-1
+            "payload": trigger.data,
+        }
 
 
-def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+def _trigger_rows(message: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    """Yield one row if the trigger is refused, else a row for every `IDS_PER_ROW` VINs.
+
+    A duplicate of an earlier trigger yields a row without VINs if it has inline data, else no row.
+    """
     if isinstance(trigger, Refused):
-        yield refused(row, trigger.reason)
+        yield refused_row(message, trigger.reason)
         return
-    columns = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    columns = common_columns(message)
+    columns |= {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(message["applied"])}
     if trigger.data is not None:
         columns["has_data"] = True
     if trigger.campaign is not None:
         columns |= {"wave": trigger.campaign.wave, "step": trigger.campaign.step, "until_ms": trigger.campaign.until_ms}
-    if _is_duplicate(row):
-        if trigger.data is not None:
+    if _is_duplicate(message):
+        if trigger.data is not None:  # the data was published again
             yield columns | {"vins": []}
         return
     for first in range(0, len(trigger.ids), IDS_PER_ROW):
@@ -157,13 +184,13 @@ def _by_iso_3779(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     lists = batch["vins"]
     vins = lists.flatten()
     row_of_vin = pc.list_parent_indices(lists)
-    flags = are_iso_3779(vins)
-    if flags.all():
+    vin_is_valid = are_iso_3779(vins)  # a flag for each VIN of all rows
+    if vin_is_valid.all():
         yield _replace_vins(batch, lists, are_valid=True)
         return
     has_no_vins = np.bincount(row_of_vin, minlength=len(batch)) == 0
     for are_valid in (True, False):
-        selected = pa.array(flags == are_valid)
+        selected = pa.array(vin_is_valid == are_valid)
         counts = np.bincount(row_of_vin.filter(selected), minlength=len(batch))  # selected VINs per row
         offsets = pa.array(np.cumsum([0, *counts]), pa.int32())
         selected_lists = pa.ListArray.from_arrays(offsets, vins.filter(selected))
@@ -174,13 +201,15 @@ def _by_iso_3779(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _replace_vins(batch: pa.RecordBatch, lists: pa.ListArray, *, are_valid: bool) -> pa.RecordBatch:
-    columns = {"vins": lists, "vins_are_iso_3779": pa.repeat(pa.scalar(are_valid), len(batch))}
-    return pa.RecordBatch.from_arrays([columns.get(name, batch[name]) for name in batch.schema.names], schema=batch.schema)
+    """Return the batch with these lists of VINs, one per row, all of which are valid, or all of which are not."""
+    replaced = {"vins": lists, "vins_are_iso_3779": pa.repeat(pa.scalar(are_valid), len(batch))}
+    columns = [replaced.get(name, batch[name]) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _is_duplicate(row: Row) -> bool:
-    return any(name == DUPLICATE_OF for name, _ in row["headers"] or ())
+def _is_duplicate(message: Row) -> bool:
+    return any(name == DUPLICATE_OF for name, _ in message["headers"] or ())
 
 
-def _unknown_topic(row: Row) -> Refused:
-    return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
+def _unknown_topic(message: Row) -> Refused:
+    return Refused(f"topic {shown(message['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")

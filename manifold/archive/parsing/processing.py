@@ -56,23 +56,23 @@ class Processing:
         """
         for part in batches(messages):
             parsed = raw_records(part, limits)
-            accepted = [index for index, record in enumerate(parsed) if isinstance(record, RawRecord)]
+            accepted_rows = [row for row, record in enumerate(parsed) if isinstance(record, RawRecord)]
             sealed = [record.sealed for record in parsed if isinstance(record, RawRecord)]
-            seqs = part["seq"].take(pa.array(accepted, pa.int64())).to_pylist()
+            seqs = part["seq"].take(pa.array(accepted_rows, pa.int64())).to_pylist()
             results = self.results_of(seqs, sealed)
-            if len(accepted) < len(parsed):
+            if len(accepted_rows) < len(parsed):
                 # One row per message: `take` turns an index of None into a row of nulls.
-                result_index: list[int | None] = [None] * len(parsed)
-                for result_row, message_row in enumerate(accepted):
-                    result_index[message_row] = result_row
-                results = results.take(pa.array(result_index, pa.int64()))
+                result_of_message: list[int | None] = [None] * len(parsed)
+                for result_row, message_row in enumerate(accepted_rows):
+                    result_of_message[message_row] = result_row
+                results = results.take(pa.array(result_of_message, pa.int64()))
             yield pa.RecordBatch.from_arrays([*signal_rows(part, parsed).columns, *results.columns], schema=PROCESSED)
 
     def results_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
-        """Process sealed payloads, each of the message with the seq at the same index; return a row (`RESULTS`) for each.
+        """Open and process sealed payloads; return a row with the columns `RESULTS` for each.
 
-        A row has readings, anomalies and the version of the rules. If a payload cannot be opened, it has the problem instead of
-        readings and anomalies.
+        `seqs` are the seqs of the messages with these payloads, in the same order. A row has readings, anomalies and the version
+        of the rules. If a payload cannot be opened, its row has the problem instead of readings and anomalies.
 
         Raises:
             OSError: the storage of keys failed.

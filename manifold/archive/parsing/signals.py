@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from manifold.archive.parsing.columns import fields_of, rows_of, validate_all
-from manifold.archive.parsing.common import COMMON, Limits, Row, batches, refused
+from manifold.archive.parsing.common import COMMON, Limits, Row, batches, refused_row
 from manifold.contracts.messages import LATEST_MS, Refused
 from manifold.contracts.signals.messages import DEVICE_ID, Status
 from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
@@ -50,11 +50,12 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def signal_rows(messages: pa.RecordBatch, parsed: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
-    """Build the rows of messages that are already parsed."""
-    columns = fields_of(parsed, RawRecord)
-    sealed_payloads = columns.pop("sealed")
+    """Build the rows of messages that are already parsed; at least one."""
+    fields = fields_of(parsed, RawRecord)
+    sealed_payloads = fields.pop("sealed")
     key_ids = [None if sealed is None else key_id_of(sealed) for sealed in sealed_payloads]
-    return rows_of(messages, parsed, {**columns, "payload": sealed_payloads, "key_id": key_ids}, SIGNALS, _refused_row)
+    columns = {**fields, "payload": sealed_payloads, "key_id": key_ids}
+    return rows_of(messages, parsed, columns, SIGNALS, _refused_row)
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -71,10 +72,10 @@ def raw_records(messages: pa.RecordBatch, limits: Limits) -> list[RawRecord | Re
     return validate_all(_raw, messages, limits)
 
 
-def _raw(row: Row, _: Limits) -> RawRecord | Refused:
+def _raw(message: Row, _: Limits) -> RawRecord | Refused:
     try:
-        record = read_raw(row["payload"])
-        key_id_of(record.sealed)
+        record = read_raw(message["payload"])
+        key_id_of(record.sealed)  # raises `Broken` if the payload is not sealed
     except msgspec.MsgspecError as exc:
         return Refused(f"not a valid record of a signal: {exc}")
     except Broken as exc:
@@ -84,9 +85,9 @@ def _raw(row: Row, _: Limits) -> RawRecord | Refused:
     return _refusal_of(record.device_id, record.captured_us) or record
 
 
-def _status(row: Row, _: Limits) -> StatusRecord | Refused:
+def _status(message: Row, _: Limits) -> StatusRecord | Refused:
     try:
-        record = read_status(row["payload"])
+        record = read_status(message["payload"])
     except msgspec.MsgspecError as exc:
         return Refused(f"not a valid record of a device's status: {exc}")
     if record.status not in tuple(Status):
@@ -103,6 +104,6 @@ def _refusal_of(device_id: str, time_us: int) -> Refused | None:
     return None
 
 
-def _refused_row(row: Row, reason: str) -> Row:
-    headers = dict(row["headers"] or ())
-    return refused(row, reason) | {"digest": headers.get(DIGEST)}
+def _refused_row(message: Row, reason: str) -> Row:
+    headers = dict(message["headers"] or ())
+    return refused_row(message, reason) | {"digest": headers.get(DIGEST)}

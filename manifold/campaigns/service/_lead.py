@@ -88,7 +88,7 @@ class Lead:
         archive_claims = ArchiveClaims(settings.archive, settings.s3, NAME)
         redis_claims = RedisClaims(self._redis, NAME)
         lease_s = settings.campaigner_lease_seconds
-        lease = Lease(0, self._folder, archive_claims, [redis_claims], lease_s=lease_s, what="the active campaigner")
+        lease = Lease(0, self._folder, archive_claims, [redis_claims], lease_s=lease_s, role="the active campaigner")
         await lease.take(0)
         return lease
 

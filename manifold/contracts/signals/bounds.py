@@ -57,16 +57,24 @@ def read_bounds(text: str) -> dict[ReadingType, Range]:
         ValueError: an entry is invalid; the message names it and shows the format.
     """
     bounds: dict[ReadingType, Range] = {}
-    for entry in filter(None, map(str.strip, text.split(","))):
-        match = _ENTRY.fullmatch(entry)
-        try:
-            if match is None:
-                raise ValueError
-            kind, least, most = ReadingType(match[1]), float(match[2]), float(match[3])
-        except ValueError:
-            kinds = ", ".join(ReadingType)
-            raise ValueError(f"{entry!r} is not a bound; write <type>=<least>..<most> <unit>, with a type of {kinds}") from None
-        if not (math.isfinite(least) and math.isfinite(most) and least < most):
-            raise ValueError(f"{entry!r}: the least value must be smaller than the most, and both finite")
-        bounds[kind] = Range(least, most, unit_of(match[4]))
+    for part in text.split(","):
+        entry = part.strip()
+        if entry:
+            kind, normal = _parse_entry(entry)
+            bounds[kind] = normal
     return bounds
+
+
+def _parse_entry(entry: str) -> tuple[ReadingType, Range]:
+    match = _ENTRY.fullmatch(entry)
+    kinds = ", ".join(ReadingType)
+    problem = f"{entry!r} is not a bound; write <type>=<least>..<most> <unit>, with a type of {kinds}"
+    if match is None:
+        raise ValueError(problem)
+    try:
+        kind, least, most = ReadingType(match[1]), float(match[2]), float(match[3])
+    except ValueError:
+        raise ValueError(problem) from None
+    if not (math.isfinite(least) and math.isfinite(most) and least < most):
+        raise ValueError(f"{entry!r}: the least value must be smaller than the most, and both finite")
+    return kind, Range(least, most, unit_of(match[4]))

@@ -17,18 +17,21 @@ def nonces(device_id: str, generation: int) -> bytes:
     return b"x:{%b}:n:%d" % (_tag(device_id), generation)
 
 
-def once(device_id: str, key: str) -> bytes:
-    """Return the key of an idempotency record: claimed or done, the content's digest, and its holder."""
-    return b"x:{%b}:k:%b" % (_tag(device_id), digest(key))
+def idempotency(device_id: str, idempotency_key: str) -> bytes:
+    """Return the Redis key for an idempotency key of a device. Its value is that of `claimed` or `done`."""
+    return b"x:{%b}:k:%b" % (_tag(device_id), digest(idempotency_key))
 
 
-def held(content: str, holder: str) -> bytes:
-    """Return the value of an idempotency key claimed by a message."""
+def claimed(content: str, holder: str) -> bytes:
+    """Return the value of an idempotency key that a message has claimed and whose signal is not processed yet.
+
+    `holder` identifies the message, and is stable across redeliveries.
+    """
     return b"h" + digest(content) + digest(holder)
 
 
 def done(content: str, holder: str) -> bytes:
-    """Return the value of an idempotency key whose signal was processed."""
+    """Return the value of an idempotency key whose signal was processed; `holder` identifies the message with the signal."""
     return b"d" + digest(content) + digest(holder)
 
 

@@ -135,8 +135,8 @@ def parse_raw(body: bytes) -> RawSignal | Refusal:
     if signal.schema_version not in RAW_VERSIONS:
         return _unknown_version(signal.schema_version)
     refusal = (
-        _refused_instant("capturedAt", signal.captured_at, lambda: signal.captured)
-        or _refused_id(signal.correlation_id)
+        _refused_time("capturedAt", signal.captured_at, lambda: signal.captured)
+        or _refused_correlation_id(signal.correlation_id)
         or _refused_payload(signal)
     )
     return refusal or signal
@@ -147,11 +147,12 @@ def parse_status(body: bytes) -> DeviceStatus | Refusal:
     status = _decode(body, DeviceStatus)
     if isinstance(status, Refusal):
         return status
-    refused_time = _refused_instant("lastSeen", status.last_seen, lambda: status.seen)
-    return refused_time or _refused_id(status.correlation_id) or status
+    refusal = _refused_time("lastSeen", status.last_seen, lambda: status.seen) or _refused_correlation_id(status.correlation_id)
+    return refusal or status
 
 
 def _decode(body: bytes, model: type[_Message]) -> _Message | Refusal:
+    """Decode the body into a message of this model, which checks all constraints of the schema's types."""
     body = body.removeprefix(BOM_UTF8)
     try:
         return msgspec.json.decode(body, type=model)
@@ -167,7 +168,9 @@ def _prior_refusal(body: bytes, model: type[Any]) -> Refusal | None:
         parsed: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         return _NO_JSON
-    version = parsed.get("schemaVersion") if isinstance(parsed, dict) and model is RawSignal else None
+    if model is not RawSignal or not isinstance(parsed, dict):  # only raw signals have a version
+        return None
+    version = parsed.get("schemaVersion")
     if isinstance(version, str) and version not in RAW_VERSIONS:
         return _unknown_version(version)
     return None
@@ -178,8 +181,11 @@ def _unknown_version(version: str) -> Refusal:
     return Refusal(Code.VERSION_ERROR, f"schema version {version[:20]!r} is not known", f"schemaVersion: send one of {known}")
 
 
-def _refused_instant(field: str, text: str, parse: Callable[[], datetime]) -> Refusal | None:
-    """Return a refusal if `parse`, which parses and caches the time in `text`, fails."""
+def _refused_time(field: str, text: str, parse: Callable[[], datetime]) -> Refusal | None:
+    """Return a refusal if the field's `text` is not a time; else None.
+
+    `parse` parses `text`. It is the cached property of the message, so that the text is parsed only once.
+    """
     try:
         parse()
     except ValueError:
@@ -187,7 +193,7 @@ def _refused_instant(field: str, text: str, parse: Callable[[], datetime]) -> Re
     return None
 
 
-def _refused_id(correlation_id: str | None) -> Refusal | None:
+def _refused_correlation_id(correlation_id: str | None) -> Refusal | None:
     if correlation_id is None or UUID_4.fullmatch(correlation_id):
         return None
     return Refusal(
@@ -197,10 +203,10 @@ def _refused_id(correlation_id: str | None) -> Refusal | None:
 
 def _refused_payload(signal: RawSignal) -> Refusal | None:
     try:
-        decoded = signal.payload_bytes if len(signal.payload) % 4 == 0 else b""
+        is_valid = len(signal.payload) % 4 == 0 and len(signal.payload_bytes) > 0
     except (binascii.Error, ValueError):
-        decoded = b""
-    if decoded:
+        is_valid = False
+    if is_valid:
         return None
     return Refusal(
         Code.SCHEMA_ERROR, "the payload does not decode", "payload: send base64 (RFC 4648, section 4) of one byte or more"
@@ -224,11 +230,15 @@ def content_digest(payload: bytes) -> str:
 def processed_message(
     signal: RawSignal, data: Struct | Mapping[str, Any], *, at: datetime, correlation_id: str | None = None
 ) -> bytes:
-    """Return the processed signal as JSON; `data` has `readings` and `anomalies`, as returned by `processing`."""
-    stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return the processed signal as JSON.
+
+    `data` has `readings` and `anomalies`, as the module `processing` returns them. `at` is when the signal was processed.
+    `correlation_id` replaces that of the signal.
+    """
+    processed_at = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     message: dict[str, Any] = {
         "deviceId": signal.device_id,
-        "processedAt": stamp,
+        "processedAt": processed_at,
         "originalPayload": signal.payload,
         "processedData": data,
         "schemaVersion": signal.schema_version,

@@ -69,7 +69,7 @@ NO_DATA = ProcessedData([], [])
 
 
 def process(payload: bytes, bounds: Bounds) -> ProcessedData:
-    """Return readings and anomalies of a decoded payload; empty for an unknown format."""
+    """Return the readings in a decoded payload, and its anomalies. Both are empty if the payload is of an unknown format."""
     try:
         parsed = msgspec.json.decode(payload.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
@@ -78,20 +78,25 @@ def process(payload: bytes, bounds: Bounds) -> ProcessedData:
         return NO_DATA
     if isinstance(parsed.get("readings"), list):
         readings, skipped, total = _valid_readings(parsed["readings"])
-        unreadable = [_unreadable(AnomalyType.UNREADABLE, skipped, total)] if skipped else []
+        type_of_skipped = AnomalyType.UNREADABLE
     elif is_track(parsed):
         summary, skipped, total = track_readings(parsed["data"])
         readings = [Reading(ReadingType.MOTION.value, value, unit, name=name) for name, value, unit in summary]
-        unreadable = [_unreadable(AnomalyType.POINT, skipped, total)] if skipped else []
+        type_of_skipped = AnomalyType.POINT
     else:
         return NO_DATA
-    out_of_bounds = [anomaly for reading in readings if (anomaly := _out_of_bounds(reading, bounds)) is not None]
-    return ProcessedData(readings, [*unreadable, *out_of_bounds[:MAX_ANOMALIES]])
+    anomalies: list[Anomaly] = []
+    if skipped:
+        anomalies.append(_skipped_entries(type_of_skipped, skipped, total))
+    checked = [_out_of_bounds(reading, bounds) for reading in readings]
+    out_of_bounds = [anomaly for anomaly in checked if anomaly is not None]
+    return ProcessedData(readings, anomalies + out_of_bounds[:MAX_ANOMALIES])
 
 
 def _valid_readings(entries: list[Any]) -> tuple[list[Reading], int, int]:
-    """Return the valid readings, the number of skipped entries, and the total."""
-    readings = [reading for entry in entries[:MAX_READINGS] if (reading := _parse_reading(entry)) is not None]
+    """Return the valid readings, the number of skipped entries (invalid, or over the limit), and the number of all entries."""
+    parsed = map(_parse_reading, entries[:MAX_READINGS])
+    readings = [reading for reading in parsed if reading is not None]
     return readings, len(entries) - len(readings), len(entries)
 
 
@@ -134,10 +139,14 @@ def _out_of_bounds(reading: Reading, bounds: Bounds) -> Anomaly | None:
 
 
 def _severity(value: float, limit: float, normal: Range) -> str:
-    """Return the severity by the distance of `value` from `limit`, the exceeded end of the range."""
-    widths = abs(value - limit) / (normal.most - normal.least)
-    return next((severity for maximum, severity in _SEVERITIES if widths <= maximum), "critical")
+    """Return the severity by the distance of `value` from `limit`, the exceeded end of the range `normal`."""
+    distance_in_widths = abs(value - limit) / (normal.most - normal.least)
+    for maximum, severity in _SEVERITIES:
+        if distance_in_widths <= maximum:
+            return severity
+    return "critical"
 
 
-def _unreadable(kind: str, skipped: int, total: int) -> Anomaly:
+def _skipped_entries(kind: str, skipped: int, total: int) -> Anomaly:
+    """Return the anomaly that `skipped` of all entries of a payload are no readings, or no points of its track."""
     return Anomaly(kind, "low", f"{skipped} of {total} entries are left out")

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.signals.codes import Refusal
-from manifold.contracts.signals.messages import DeviceStatus, RawSignal, content_digest, idempotency_key
+from manifold.contracts.signals.messages import DeviceStatus, Health, Metadata, RawSignal, content_digest, idempotency_key
 
 TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # routing key; `/` and the device follow
 DIGEST = "sdv-digest"  # header of a refused message: a digest that is stable across redeliveries
@@ -64,40 +64,40 @@ def raw_envelope(
 ) -> Envelope:
     """Build the envelope of a raw signal.
 
-    `payload` is the decoded payload, of which the record has a digest. `key` and `correlation_id` come from headers, and are used
-    if the signal itself states none.
+    `payload` is the decoded payload, of which the record has a digest. `key` is the idempotency key; without it, the key is
+    derived from the signal. `correlation_id` is used if the signal itself states none.
     """
-    metadata = signal.metadata
-    location = metadata.location if metadata else None
+    metadata = signal.metadata or Metadata()
+    location = metadata.location
     record = RawRecord(
-        signal.device_id,
-        micros(signal.captured),
-        content_digest(payload),
-        key or idempotency_key(signal),
-        signal.schema_version,
-        signal.correlation_id or correlation_id,
-        sealed,
-        location.latitude if location else None,
-        location.longitude if location else None,
-        location.altitude if location else None,
-        metadata.battery if metadata else None,
-        metadata.signal_strength if metadata else None,
+        device_id=signal.device_id,
+        captured_us=micros(signal.captured),
+        content_digest=content_digest(payload),
+        idempotency_key=key or idempotency_key(signal),
+        schema_version=signal.schema_version,
+        correlation_id=signal.correlation_id or correlation_id,
+        sealed=sealed,
+        latitude=location.latitude if location else None,
+        longitude=location.longitude if location else None,
+        altitude=location.altitude if location else None,
+        battery=metadata.battery,
+        signal_strength=metadata.signal_strength,
     )
     return _envelope(seq, received_at, Stream.XRAY_RAW, signal.device_id, _encode(record))
 
 
 def status_envelope(seq: int, received_at: datetime, status: DeviceStatus, *, correlation_id: str | None = None) -> Envelope:
-    """Build the envelope of a device status."""
-    health = status.health
+    """Build the envelope of a device status. `correlation_id` is used if the status itself states none."""
+    health = status.health or Health()
     record = StatusRecord(
-        status.device_id,
-        status.status.value,
-        micros(status.seen),
-        status.correlation_id or correlation_id,
-        health.battery if health else None,
-        health.signal_strength if health else None,
-        health.temperature if health else None,
-        health.uptime if health else None,
+        device_id=status.device_id,
+        status=status.status.value,
+        seen_us=micros(status.seen),
+        correlation_id=status.correlation_id or correlation_id,
+        battery=health.battery,
+        signal_strength=health.signal_strength,
+        temperature=health.temperature,
+        uptime=health.uptime,
     )
     return _envelope(seq, received_at, Stream.XRAY_STATUS, status.device_id, _encode(record))
 

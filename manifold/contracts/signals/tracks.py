@@ -27,7 +27,7 @@ def is_track(payload: dict[str, Any]) -> bool:
 def track_readings(data: list[Any]) -> tuple[list[tuple[str, float, str]], int, int]:
     """Return (name, value, unit) of each computed reading, the number of invalid points, and the number of all points.
 
-    A track without valid points has no readings of speed.
+    `data` are the points of the track, as `[t, [lat, lon, speed]]`. A track without valid points has no readings of speed.
     """
     points = list(_points(data))
     readings: list[tuple[str, float, str]] = [("points", float(len(points)), "points")]
@@ -58,11 +58,23 @@ def haversine_m(a: Point, b: Point) -> float:
 
 
 def _points(data: list[Any]) -> Iterator[Point]:
-    """Yield the valid points."""
+    """Yield the points in valid entries."""
     for entry in data:
-        if len(entry) == 2 and number(entry[0]) is not None and isinstance(entry[1], list) and len(entry[1]) == 3:
-            latitude, longitude, speed = map(number, entry[1])
-            if latitude is None or longitude is None or speed is None:
-                continue
-            if abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MAX_KMH:
-                yield Point(latitude, longitude, speed)
+        point = _parse_point(entry)
+        if point is not None:
+            yield point
+
+
+def _parse_point(entry: list[Any]) -> Point | None:
+    """Return the point in an entry, `[t, [lat, lon, speed]]`; None if the entry is invalid."""
+    if len(entry) != 2:
+        return None
+    time, values = entry
+    if number(time) is None or not isinstance(values, list) or len(values) != 3:
+        return None
+    latitude, longitude, speed = map(number, values)
+    if latitude is None or longitude is None or speed is None:
+        return None
+    if abs(latitude) > 90 or abs(longitude) > 180 or not 0 <= speed <= MAX_KMH:
+        return None
+    return Point(latitude, longitude, speed)

@@ -130,7 +130,7 @@ def test_a_key_spelled_with_escapes_is_found() -> None:
 def test_inline_data_is_kept_unchanged(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
     payload = b'{"ids": ["V1"], "request_id": "r", "data": "maps"}'
     message = envelope(1, Stream.TRIGGER, FANOUT, payload, headers=headers)
-    (row,) = rows(parsing.inline_data, message, limits=Limits(max_ids=1, max_data_bytes=8, inline=setting))
+    (row,) = rows(parsing.inline_data, message, limits=Limits(max_ids=1, max_data_bytes=8, inline_encoding=setting))
     assert row["payload"] == bytes_of_maps
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from manifold.archive.ignored_files import name_ignored
+from manifold.archive.ignored_files import log_ignored_file
 from manifold.console._doctor_archive import check_archive
 from manifold.contracts.envelope import Stream, segment_path
 from manifold.contracts.seq import first_seq_at
@@ -16,7 +16,7 @@ from manifold.settings import Settings
 
 @pytest.fixture(autouse=True)
 def nothing_ignored_before() -> None:
-    name_ignored.cache_clear()
+    log_ignored_file.cache_clear()
 
 
 def test_files_that_ingest_ignores_are_counted_and_named(tmp_path: Path) -> None:

@@ -115,14 +115,14 @@ def test_compacted_rows_fold_to_the_same_state_now_and_later(old: list[StateRow]
     once = compacted(old, live)
     assert what_lives(once, live) == what_lives(old, live)
     assert what_lives(once + later, live) == what_lives(old + later, live)
-    assert compact(once, live, settled_before=SETTLED) == ([], [])
+    assert compact(once, live, older_than=SETTLED) == ([], [])
     everything = compacted(old + later, live)
     assert what_lives(everything, live) == what_lives(old + later, live)
 
 
 @given(OLD, LIVE)
 def test_compaction_output_changes_nothing_before_rows_are_removed(old: list[StateRow], live: set[int]) -> None:
-    done = compact(old, live, settled_before=SETTLED)
+    done = compact(old, live, older_than=SETTLED)
     assert what(old + done.added) == what(old)
 
 
@@ -132,6 +132,6 @@ def test_few_of_the_settled_rows_remain(old: list[StateRow], live: set[int]) -> 
 
 
 def compacted(rows: list[StateRow], live: set[int]) -> list[StateRow]:
-    done = compact(rows, live, settled_before=SETTLED)
+    done = compact(rows, live, older_than=SETTLED)
     gone = set(done.removed)
     return [*dict.fromkeys(row for row in rows if row not in gone), *done.added]

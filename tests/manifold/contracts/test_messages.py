@@ -191,10 +191,10 @@ def test_a_trigger_digest_covers_its_set_of_vins_and_its_ids() -> None:
 
 def test_inline_text_is_taken_literally_and_a_lone_surrogate_is_refused() -> None:
     fields = {"ids": ["V"], "request_id": "r"}
-    half = parse(fields | {"data": "\ud800"}, inline="text")
+    half = parse(fields | {"data": "\ud800"}, inline_encoding="text")
 
-    assert _data(parse(fields | {"data": "not base64: ä"}, inline="text")) == "not base64: ä".encode()
-    assert _data(parse(fields | {"data": "maps"}, inline="text")) == b"maps"
+    assert _data(parse(fields | {"data": "not base64: ä"}, inline_encoding="text")) == "not base64: ä".encode()
+    assert _data(parse(fields | {"data": "maps"}, inline_encoding="text")) == b"maps"
     assert _data(parse(fields | {"data": "maps"})) == b"\x99\xaa\x6c"
     assert isinstance(half, Refused)
     assert "half of a surrogate pair" in half.reason

@@ -320,7 +320,7 @@ def test_a_message_in_hand_elsewhere_is_retried_and_then_given_up(door: Door, ga
     assert isinstance(said, RawSignal)
     content = idempotency_key(said)
     with redis.Redis.from_url(door.settings.redis) as client:
-        client.set(keys.once("device-1", content), keys.held(content, "another"), ex=900)
+        client.set(keys.idempotency("device-1", content), keys.claimed(content, "another"), ex=900)
     gateway.send(body, signed(body))
     about, kept = gateway.get(topology.DEAD, within_s=60)
     error = json.loads(about.headers["x-error"])
@@ -334,10 +334,10 @@ def test_a_retried_status_stays_a_status(door: Door, gateway: Gateway) -> None:
     body = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
     content = hashlib.sha256(body).hexdigest()
     with redis.Redis.from_url(door.settings.redis) as client:
-        client.set(keys.once("device-1", content), keys.held(content, "another"), ex=900)
+        client.set(keys.idempotency("device-1", content), keys.claimed(content, "another"), ex=900)
         gateway.send(body, signed(body), queue=topology.STATUS)
         wait_until(lambda: gateway.count(topology.RETRY) == 1)
-        client.delete(keys.once("device-1", content))
+        client.delete(keys.idempotency("device-1", content))
     wait_until(lambda: door.recorded(Stream.XRAY_STATUS))
 
     assert [e.refused_because for e in door.recorded(Stream.XRAY_STATUS)] == [None]
