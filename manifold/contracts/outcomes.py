@@ -111,6 +111,7 @@ def _problem_of(record: OutcomeRecord) -> str | None:
             continue
         if type(value) is not int or not 0 <= value <= maximum:
             return f"{name} {shown(value)} must be a whole number from 0 to {maximum}"
-    if record.reason is not None and not isinstance(record.reason, str):
-        return f"reason {shown(record.reason)} must be a string"
+    reason: object = record.reason  # of any type: nothing has checked it
+    if reason is not None and not isinstance(reason, str):
+        return f"reason {shown(reason)} must be a string"
     return None
