@@ -116,7 +116,7 @@ class PayloadReader:
 
     @retry_redis
     async def _take(self, data_ids: Sequence[str]) -> list[bytes | None]:
-        payloads, waited_for = await self._queues.take_data(data_ids)
+        payloads, waited_for = await self._queues.read_data(data_ids)
         in_redis = {data_id for data_id, payload in zip(data_ids, payloads, strict=True) if payload is not None}
         self._unpark(in_redis.intersection(waited_for))
         return payloads
@@ -125,7 +125,7 @@ class PayloadReader:
     async def _put_back(self, payloads: Mapping[str, bytes]) -> None:
         if payloads:
             with tolerate_out_of_memory("payloads not put back"):
-                self._unpark(await self._queues.put_data(payloads))
+                self._unpark(await self._queues.restore_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
         """Queue the entries that are parked for this data, in the background, because there may be many."""

@@ -66,7 +66,9 @@ class QueueStatsCollector:
         renew_at = loop.time() + LEASE_RENEWAL_S
         last_scan_s = 0.0  # `stats.seconds` after the last slice
         withdrawals = await Withdrawals.of(self._queues)
-        slices = walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, every=bool(withdrawals))
+        slices = walk(
+            self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, all_fanout_queues=bool(withdrawals)
+        )
         async for queues in slices:
             started = loop.time()
             if withdrawals:

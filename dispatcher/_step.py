@@ -133,17 +133,17 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
                 return state, [Ignore("data missing; retried at the deadline")]
             return closed, [verb]
         case NotPublished(seq=seq):
-            return closed, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
+            return closed, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, then_claim=True)]
         case PublishLost(alone=True):
             return closed, [Ignore("suspected of breaking the connection; retried at the deadline")]
         case PublishLost(seq=seq):
-            return closed, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
+            return closed, [Release(seq, ReleaseReason.CUT, event.claimed_ms, then_claim=True)]
         case Unsendable():
             return closed, [_queue_types.effect_of_unsendable(state.queue, event)]
         case Withheld():
             return closed, [_queue_types.effect_of_withholding(state.queue, event, claim.attempts - 1)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
-            return closed, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
+            return closed, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, then_claim=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
             return closed, [Ignore("rejected by the broker; retried at the deadline")]
     return closed, []
@@ -182,7 +182,7 @@ def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePr
 def _after_fanout_presence_update(
     state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply
 ) -> Step:
-    if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
+    if isinstance(update.event, Connected) and not update.event.clean_start and reply.next.word is ClaimWord.NONE:
         # The connection gave an entry in flight a new, full deadline. Its next check may be as late as the session's end, so add
         # an earlier one.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
@@ -208,10 +208,10 @@ def _after_release(state: OwnerState, answer: Answered, release: Release, reply:
         return state, [Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.are_used_up(reply.attempts):
         return state, [_queue_types.effect_of_failure(state.queue, release.seq, reply.attempts, answer.now_ms)]
-    if release.reason is ReleaseReason.UNSUBSCRIBED and (release.again or reply.resubscribed):
+    if release.reason is ReleaseReason.UNSUBSCRIBED and (release.then_claim or reply.resubscribed):
         # Since the claim, the vehicle has sent a sign of life, so it may be subscribed now.
         return state, [_queue_types.effect_of_late_subscription(state.queue)]
-    return state, [Claim()] if release.again else []
+    return state, [Claim()] if release.then_claim else []
 
 
 def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
@@ -255,8 +255,8 @@ def _release_overdue(state: OwnerState, seq: int) -> Release:
     """
     open_claim = state.open_claim
     if open_claim is not None and open_claim.seq == seq and not open_claim.sent:
-        return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, again=True)
-    return Release(seq, ReleaseReason.DEADLINE, again=True)
+        return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, then_claim=True)
+    return Release(seq, ReleaseReason.DEADLINE, then_claim=True)
 
 
 def _was_claimed_before(state: OwnerState, answer: Answered, claim: ClaimReply) -> bool:

@@ -55,7 +55,7 @@ class Withdrawals:
         closed = await queues.closed_windows(known.now_ms)
         reason_by_seq = dict.fromkeys(closed, OVER)
         brakes = {campaign: brake for campaign, brake in known.brakes.items() if brake.is_on}
-        seqs_by_campaign = dict(zip(brakes, await queues.released(list(brakes)), strict=True))
+        seqs_by_campaign = dict(zip(brakes, await queues.release_seqs(list(brakes)), strict=True))
         for campaign, seqs in seqs_by_campaign.items():
             reason_by_seq |= dict.fromkeys(seqs, braked(campaign, brakes[campaign]))
         return cls(queues, seqs_by_campaign, closed, reason_by_seq)
@@ -92,7 +92,7 @@ class Withdrawals:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
         for campaign, seqs in self._seqs_by_campaign.items():
-            await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
+            await self._queues.drop_release_seqs(campaign, [seq for seq in seqs if seq not in self._found])
         _metrics.BEYOND_RECALL.clear()
         for campaign, count in self._published.most_common(MAX_CAMPAIGNS):
             _metrics.BEYOND_RECALL.labels(campaign).set(count)
