@@ -16,14 +16,15 @@ from manifold.settings import load_settings
 
 
 async def _serve(dispatcher: Dispatcher) -> None:
+    """Run the dispatcher until SIGTERM or SIGINT."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop_signal, stop.set)
     await dispatcher.run(stop)
 
 
 def main(replica: Annotated[int, typer.Option(min=0, help="Number of this process; each needs its own.")] = 0) -> None:
-    """Deliver pending entries to the vehicles that are there."""
+    """Deliver pending entries to the vehicles that are present."""
     try:
         settings = load_settings()
         configure_logging(f"dispatcher-{replica}", json=settings.log_format == "json", level=settings.log_level)

@@ -71,10 +71,10 @@ class BrokerApi:
 
     async def __aenter__(self) -> Self:
         try:
-            trust = web_context(self._settings, self._url)
+            ssl_context = web_context(self._settings, self._url)
         except OSError as exc:
             raise Retryable(f"tls_ca={self._settings.tls_ca!r} cannot be read ({exc}); is it being renewed?") from exc
-        connector = aiohttp.TCPConnector(ssl=trust or True)
+        connector = aiohttp.TCPConnector(ssl=ssl_context or True)  # without HTTPS there is no context; True is the default
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         self._http = aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=timeout)
         return self
@@ -90,7 +90,8 @@ class BrokerApi:
         """
         page, has_next = 1, True
         while has_next:
-            answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE_SIZE)})
+            params = {"page": str(page), "limit": str(PAGE_SIZE)}
+            _, answer = await self._request("GET", "/clients", (_OK,), params=params)
             try:
                 rows, has_next = answer["data"], answer["meta"]["hasnext"] is True
                 for row in rows:
@@ -101,9 +102,12 @@ class BrokerApi:
 
     async def session(self, client_id: str) -> Session | None:
         """Read the session of one client id; None if the broker has none."""
-        answer = await self._get(f"/clients/{quote(client_id, safe='')}", {})
+        path = f"/clients/{quote(client_id, safe='')}"
+        status, answer = await self._request("GET", path, (_OK, _NOT_FOUND))
+        if status == _NOT_FOUND or not answer:
+            return None
         try:
-            return session_of(answer) if answer else None
+            return session_of(answer)
         except ValueError as exc:
             raise Retryable(f"{self._url}/clients/{client_id}: {exc}") from exc
 
@@ -113,45 +117,45 @@ class BrokerApi:
         A ban ends an open connection and refuses new connections. EMQX does not change an existing ban. So a ban that ends
         earlier is replaced, and a ban that ends later stays.
         """
-        row = {
+        ban = {
             "as": "clientid",
             "who": client_id,
             "by": BANNED_BY,
             "reason": "revoked",
             "until": until.isoformat(timespec="seconds"),
         }
-        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
+        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), json_body=ban)
         if status == _OK:
             return True
         if answer.get("code") != "ALREADY_EXISTS":
             raise self._refusal("POST", "/banned", status, answer)
-        if _ends_at(answer) >= until.replace(microsecond=0):
+        if _end_of_existing_ban(answer) >= until.replace(microsecond=0):  # a ban ends at a whole second
             return False
-        await self.release(client_id)
-        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), row=row)
-        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # another replica may have banned the client since `release`
+        await self.unban(client_id)
+        status, answer = await self._request("POST", "/banned", (_OK, _BAD_REQUEST), json_body=ban)
+        if status != _OK and answer.get("code") != "ALREADY_EXISTS":  # another replica may have banned the client since `unban`
             raise self._refusal("POST", "/banned", status, answer)
         return True
 
-    async def release(self, client_id: str) -> bool:
+    async def unban(self, client_id: str) -> bool:
         """End the ban of this client id; returns whether there was one."""
         path = f"/banned/clientid/{quote(client_id, safe='')}"
         status, _ = await self._request("DELETE", path, (_NO_CONTENT, _NOT_FOUND))
         return status == _NO_CONTENT
 
-    async def _get(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
-        """Send a GET request and return the JSON response; {} if there is no such resource, for a path without `params`."""
-        expected = (_OK,) if params else (_OK, _NOT_FOUND)
-        status, answer = await self._request("GET", path, expected, params=params)
-        return answer if status == _OK else {}
-
     async def _request(
-        self, method: str, path: str, expected: tuple[int, ...], *, params: Mapping[str, str] | None = None, row: object = None
+        self,
+        method: str,
+        path: str,
+        expected: tuple[int, ...],
+        *,
+        params: Mapping[str, str] | None = None,
+        json_body: object = None,
     ) -> tuple[int, dict[str, Any]]:
         """Send a request; returns the status, which is one of `expected`, and the JSON response, or {} if the body is empty."""
         assert self._http is not None
         try:
-            async with self._http.request(method, f"{self._url}{path}", params=params, json=row) as answer:
+            async with self._http.request(method, f"{self._url}{path}", params=params, json=json_body) as answer:
                 body = await answer.read()
                 if answer.status in expected:
                     content: dict[str, Any] = json.loads(body) if body else {}
@@ -161,6 +165,7 @@ class BrokerApi:
             raise Retryable(f"{self._url}{path} cannot be read ({exc!r}); is emqx_api_url right?") from exc
 
     def _refusal(self, method: str, path: str, status: int, answer: Mapping[str, Any]) -> Retryable:
+        """Build the error for a request that EMQX refused: what it replied, and which setting may be wrong."""
         details = f" {answer['code']}: {answer.get('message', '')}" if "code" in answer else ""
         remedy = "are emqx_api_key and emqx_api_secret right?" if status in _REFUSED else "is emqx_api_url that of an EMQX 5.8?"
         return Retryable(f"{self._url}{path} answers {method} with {status}{details}; {remedy}")
@@ -175,8 +180,8 @@ def _parse_refusal(body: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _ends_at(answer: Mapping[str, Any]) -> datetime:
-    """Return the end of the existing ban that EMQX describes in a refusal; datetime.max if the ban has no end.
+def _end_of_existing_ban(answer: Mapping[str, Any]) -> datetime:
+    """Parse the end of the existing ban, which EMQX describes when it refuses a second one; datetime.max if there is no end.
 
     Raises:
         Retryable: the refusal has no end of a ban.
@@ -189,6 +194,7 @@ def _ends_at(answer: Mapping[str, Any]) -> datetime:
 
 
 def _unix_ms(rfc_3339: str) -> int:
+    """Parse a time of EMQX, such as 2026-01-31T12:00:00.000+00:00."""
     instant = datetime.fromisoformat(rfc_3339)
     if instant.tzinfo is None:
         raise ValueError(f"{rfc_3339!r} names no time zone")

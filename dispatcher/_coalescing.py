@@ -44,6 +44,7 @@ class Coalescer(Generic[Key]):
         self._start_task()  # after an unexpected error in one lookup, the remaining keys are still looked up
 
     async def _run(self) -> None:
+        """Look up the keys, batch by batch, until none is left."""
         while self._keys:
             keys = list(islice(self._keys, self._max_batch))
             for key in keys:

@@ -18,7 +18,8 @@ log = structlog.get_logger(__name__)
 class EffectBatch:
     """The verbs and watches of one batch of effects.
 
-    The batch may be sent again: the verbs keep their time, and a verb that has taken effect changes nothing the second time.
+    `now_ms` (Unix ms) and `asked_at` (by `monotonic_ms`) are the time of the batch. The batch may be sent again: the verbs keep
+    their time, and a verb that has taken effect changes nothing the second time.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class EffectBatch:
         return len(self._verbs) + len(self._watches)
 
     def add(self, queue: QueueName, effect: Effect) -> bool:
-        """Add `effect`; returns whether it is a verb, whose reply `run` returns."""
+        """Add `effect`; returns whether it is a verb, whose reply `run` returns. An `Ignore` adds nothing."""
         if isinstance(effect, verb.Verb):
             self._verbs.append((queue, effect))
             return True
@@ -66,22 +67,22 @@ class EffectBatch:
         replies = await batch.run(tolerant=True)
         if self._brakes is not None:
             version = replies.pop()
-            self._brakes.note_version(b"" if is_corrupt(version) else version, self._asked_at)
+            self._brakes.compare_version(b"" if is_corrupt(version) else version, self._asked_at)  # b"": no brakes
         verb_replies, watch_replies = replies[: len(self._verbs)], replies[len(self._verbs) :]
         for reply in watch_replies:
             if isinstance(reply, RedisError):  # a corrupt deadline index concerns all owners, not only one queue
                 raise reply
         answers: list[Answered | None] = []
-        answers_by_queue: list[tuple[QueueName, Answered]] = []
+        answered: list[tuple[QueueName, Answered]] = []
         for (queue, sent_verb), reply in zip(self._verbs, verb_replies, strict=True):
             if is_corrupt(reply):
-                _give_up(queue, sent_verb)
+                _report_corrupt(queue, sent_verb)
                 answers.append(None)
                 continue
             answer = Answered(sent_verb, reply, now_ms, self._asked_at, repeated)
             answers.append(answer)
-            answers_by_queue.append((queue, answer))
-        count_answers(answers_by_queue, self._request_id_of)
+            answered.append((queue, answer))
+        count_answers(answered, self._request_id_of)
         return answers
 
 
@@ -89,7 +90,7 @@ def _version(reply: bytes | None) -> bytes:
     return reply or b""
 
 
-def _give_up(queue: QueueName, failed_verb: Verb) -> None:
+def _report_corrupt(queue: QueueName, failed_verb: Verb) -> None:
     """Report a verb that failed because its queue has corrupt keys. Without a reply, the queue does not block the others."""
     _metrics.GIVEN_UP.inc()
-    log.error("corrupt keys in redis; queue skipped", vin=queue, verb=repr(failed_verb), remedy=DELETE_KEYS)
+    log.error("corrupt keys in redis; queue skipped", queue=queue, verb=repr(failed_verb), remedy=DELETE_KEYS)

@@ -51,21 +51,22 @@ def filters(*, is_shared: bool) -> tuple[str, ...]:
 
 
 def read(message: Message) -> tuple[QueueName, Event] | None:
-    """Parse the event in `message` and the queue that it concerns; None if the client is not a vehicle.
+    """Parse the event in `message` and the queue that it concerns.
 
-    A vehicle's connection event belongs to its fanout queue, which forwards it.
+    Returns None if the client is not a vehicle, or if the dispatcher does not use events of this kind. A vehicle's connection
+    event belongs to its fanout queue, which forwards it.
 
     Raises:
         ValueError: the message is not an event; the text says why.
     """
     sign = sign_of(message.topic)
-    if sign is not None:
+    if sign is not None:  # an online message or a heartbeat, which the vehicle itself has published
         owner, kind = sign
         EVENT_COUNTERS[kind].inc()
         return (fanout_queue(owner), HEARD) if is_vin(owner) else None
     broker_event = event_of(message.topic)
     if broker_event is None:
-        raise ValueError("neither an event nor a sign")
+        raise ValueError("the topic is neither that of a broker event nor that of an online message or heartbeat")
     name, client_id = broker_event
     # A client id may contain characters that a VIN may not. If the dispatcher published to a topic with such a character, the
     # broker would disconnect it.
@@ -92,11 +93,11 @@ class EventReader:
         self._mqtt, self._offer, self._busy_owners = mqtt, offer, busy_owners
         self.is_open = True
 
-    def take(self, message: Message) -> None:
-        """Handle a message from the broker."""
+    def handle_message(self, message: Message) -> None:
+        """Offer the event in a message from the broker, and acknowledge the message once the event is handled."""
         if not self.is_open:
             return  # the message stays unacknowledged, so another replica, or the next run of this one, gets it
-        if not message.qos and self._busy_owners() >= MAX_BUSY_OWNERS:
+        if message.qos == 0 and self._busy_owners() >= MAX_BUSY_OWNERS:
             _metrics.DROPPED_SIGNS.inc()
             return
         try:
@@ -115,9 +116,10 @@ class EventReader:
         queue, event = queue_and_event
         # While the event waits, keep only what the acknowledgement needs: a vehicle chooses how large the payload is.
         acknowledgeable = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
-        self._offer(queue, event, partial(self._mqtt.ack, acknowledgeable) if message.qos else None)
+        done = partial(self._mqtt.ack, acknowledgeable) if message.qos > 0 else None
+        self._offer(queue, event, done)
 
-    def take_unreadable(self, message: Message) -> None:
+    def ack_unreadable(self, message: Message) -> None:
         """Acknowledge a message whose packet cannot be decoded. An event in it is recovered like any other lost event."""
         _metrics.REFUSED_EVENTS.inc()
         self._mqtt.ack(message)

@@ -51,7 +51,7 @@ class Missing(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """The broker has confirmed this dispatcher's publish (PUBACK)."""
+    """The broker has replied to this dispatcher's publish (PUBACK), also if it rejects the publish."""
 
     seq: int
     claimed_ms: int
@@ -63,7 +63,7 @@ class PublishLost(Struct, frozen=True):
 
     seq: int
     claimed_ms: int
-    alone: bool = False  # whether it was sent alone, because earlier losses had made it suspect
+    alone: bool = False  # whether it was sent alone, because earlier losses had made it a suspect
 
 
 class Unsendable(Struct, frozen=True):
@@ -105,10 +105,11 @@ class Answered(Struct, frozen=True):
     repeated: bool = False  # whether the verb was sent before with the same time, and the reply was lost
 
 
-Seen = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
+# Events from a vehicle, from the broker, or about what waits in the queue.
+QueueEvent = Woken | PresenceSign | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
 # Events about a claim of this process.
-OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
-Event = Seen | OfClaim | Answered
+ClaimEvent = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable | Withheld
+Event = QueueEvent | ClaimEvent | Answered
 
 
 class Load(Struct, frozen=True):
@@ -124,7 +125,7 @@ class Publish(Struct, frozen=True):
     One of the events `Published`, `PublishLost`, `Unsendable`, `Withheld` and `NotPublished` follows.
     """
 
-    what: Loaded
+    entry: Loaded
     send_by: int  # latest time to publish, by `monotonic_ms`
     max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
 

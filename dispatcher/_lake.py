@@ -53,14 +53,19 @@ class Lake:
         A data_id that no piece contains could not be read.
         """
         pieces = await self._query(self._data, DATA, lambda catalog: self._pieces(catalog, data_ids), None)
-        while pieces:
-            piece = await self._query(self._data, DATA, lambda _: next(pieces, None), None)
-            if piece is None:
+        if pieces is None:  # the lake is unavailable
+            return
+        while True:
+            piece = await self._query(self._data, DATA, lambda _: next(pieces, None), None)  # a thread reads the next piece
+            if piece is None:  # there is no further piece, or the lake is unavailable
                 return
             yield piece
 
     async def trigger(self, owner: str, seq: int) -> EntryTrigger | None:
-        """Read the trigger of an entry; None if the lake does not have it. All entries of a trigger have the same `seq`."""
+        """Read the trigger of an entry; None if the lake does not have it or is unreadable.
+
+        All entries of a trigger have the same `seq`.
+        """
         future = self._futures.get((owner, seq))
         if future is None:
             future = self._futures[owner, seq] = asyncio.get_running_loop().create_future()
@@ -73,7 +78,8 @@ class Lake:
         def read(catalog: "Catalog") -> dict[Entry, tuple[str, bytes]]:
             from manifold.lake.ecq_payloads import read_messages
 
-            return {entry: (message.key, message.payload) for entry, message in read_messages(catalog, entries).items()}
+            messages = read_messages(catalog, entries)
+            return {entry: (message.key, message.payload) for entry, message in messages.items()}
 
         return await self._query(self._data, ECQ_PAYLOAD, read, {})
 
@@ -103,7 +109,7 @@ class Lake:
         if not sought:
             return
         for piece in stored.pieces(sought):
-            self._missing_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
+            self._missing_data.remember((data_id for data_id, payload in piece.items() if payload is None), snapshot)
             yield piece
 
     async def _find_triggers(self, entries: Sequence[Entry]) -> None:
@@ -140,7 +146,7 @@ class Lake:
             if trigger is not None:
                 triggers[entry] = trigger
             else:
-                self._missing_triggers.note((entry,), snapshot)
+                self._missing_triggers.remember((entry,), snapshot)
         if failed > 1:
             log.warning("lake rows unreadable", table=IDS.name, entries=failed)
 
@@ -152,11 +158,13 @@ class _Misses(Generic[Key]):
         self._snapshots: dict[Key, int] = {}
 
     def without_misses(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
-        """Return those of `keys` that are not known to be missing in this snapshot."""
-        return [key for key in keys if snapshot is None or self._snapshots.get(key) != snapshot]
+        """Return those of `keys` that are not known to be missing in this snapshot; None is that of an empty table."""
+        if snapshot is None:
+            return list(keys)
+        return [key for key in keys if self._snapshots.get(key) != snapshot]
 
-    def note(self, keys: Iterable[Key], snapshot: int | None) -> None:
-        """Note that `keys` are missing in this snapshot."""
+    def remember(self, keys: Iterable[Key], snapshot: int | None) -> None:
+        """Remember that `keys` are missing in this snapshot; nothing is remembered of an empty table, which has none."""
         if len(self._snapshots) >= MAX_MISSES:
             self._snapshots.clear()
         if snapshot is not None:

@@ -8,11 +8,12 @@ import structlog
 
 from dispatcher import _metrics
 from dispatcher._events import Answered
+from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import QueueName
 from manifold.queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge
-from manifold.queues.verbs.ends import Ack, AckReply, End
+from manifold.queues.verbs.ends import Ack, End
 
 RequestIdOf = Callable[[int], str | None]  # returns the request id of a seq, or None if this process does not know it
 
@@ -27,28 +28,24 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
     for queue, answer in answers:
         verb, reply = answer.verb, answer.reply
         if is_debug:
-            _trace(queue, answer, request_id_of)
+            _log_for_debugging(queue, answer, request_id_of)
         match verb:
-            case Ack(record) if reply.word not in ("known", "sent"):
+            case Ack(record) if reply.word not in ("known", "sent"):  # with these words, the entry did not end now
                 outcomes[record.outcome] += 1
                 if record.outcome is not Outcome.DELIVERED:
                     _log_outcome(record, request_id_of)
-                elif reply.word == "ended":
+                elif reply.word == "ended":  # otherwise the entry was not in the queue
                     delivered += 1
-                    _count_delivered(record, reply)
+                    _observe_ack_seconds(record.ended_ms, reply.published_ms)
+                    if reply.attempts is not None:
+                        _metrics.ATTEMPTS.observe(reply.attempts)
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
                 if record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
-                    log.warning(
-                        "compacted message passed over",
-                        client_id=record.client_id,
-                        seq=record.seq,
-                        reason=record.reason,
-                    )
+                    _log_passed_over(record)
                 else:
                     ecq_delivered += 1
-                    if reply.published_ms is not None:
-                        _metrics.ACK_SECONDS.observe(max(0, record.acked_ms - reply.published_ms) / 1000)
+                    _observe_ack_seconds(record.acked_ms, reply.published_ms)
             case End(records):
                 for record, outcome in zip(records, reply.outcomes, strict=True):
                     if outcome is record.outcome:  # otherwise the entry is in flight, or had ended before
@@ -86,9 +83,10 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
 
 
 def _has_parked(seq: int, reply: ClaimReply) -> bool:
-    """Whether `seq` was parked: `Park` says how its reply shows that."""
-    is_pending_again = reply.word is ClaimWord.BUSY and reply.seq == seq
-    return reply.word is not ClaimWord.NONE and not is_pending_again
+    """Whether the verb `Park` with this reply has parked the entry `seq`."""
+    is_unknown = reply.word is ClaimWord.NONE  # neither in flight nor parked
+    is_pending_again = reply.word is ClaimWord.BUSY and reply.seq == seq  # because a publish of it may still be under way
+    return not is_unknown and not is_pending_again
 
 
 def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
@@ -103,17 +101,26 @@ def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
     )
 
 
-def _count_delivered(record: OutcomeRecord, reply: AckReply) -> None:
-    if reply.published_ms is not None:
-        _metrics.ACK_SECONDS.observe(max(0, record.ended_ms - reply.published_ms) / 1000)
-    if reply.attempts is not None:
-        _metrics.ATTEMPTS.observe(reply.attempts)
+def _log_passed_over(record: EcqAck) -> None:
+    log.warning(
+        "message of a compacted queue passed over",
+        client_id=record.client_id,
+        seq=record.seq,
+        reason=record.reason,
+    )
 
 
-def _trace(queue: QueueName, answer: Answered, request_id_of: RequestIdOf) -> None:
+def _observe_ack_seconds(acked_ms: int, published_ms: int | None) -> None:
+    """Observe the time from publish to acknowledgement, if the publish time is known; the two clocks may differ."""
+    if published_ms is not None:
+        _metrics.ACK_SECONDS.observe(max(0, acked_ms - published_ms) / 1000)
+
+
+def _log_for_debugging(queue: QueueName, answer: Answered, request_id_of: RequestIdOf) -> None:
+    """Log each acknowledgement and each claim."""
     if isinstance(answer.verb, Ack):
         seq = answer.verb.record.seq
-        log.debug("entry acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
+        log.debug("entry acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), result=answer.reply.word)
     claim: ClaimReply = answer.reply.next
     if claim.word is ClaimWord.CLAIMED:
         log.debug("entry claimed", vin=queue, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)

@@ -71,16 +71,18 @@ class PayloadReader:
             future.cancel()
 
     async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
-        sizes = [0] * len(data_ids)  # few payloads are read at once, whatever their sizes
+        """Read payloads from Redis, in parts of bounded size, and look up in the lake those that Redis lacks."""
         if len(data_ids) > MAX_UNMEASURED_PAYLOADS:
             sizes = await self._sizes(data_ids)
+        else:
+            sizes = [0] * len(data_ids)  # so few payloads are read at once, whatever their sizes
         for part in _split_by_size(data_ids, sizes):
             await self._may_read()
-            for data_id, payload in zip(part, await self._take(part), strict=True):
+            for data_id, payload in zip(part, await self._read_redis(part), strict=True):
                 if payload is None:
                     self._lake_lookups.add(data_id)
                 else:
-                    self._answer(data_id, payload, "redis")
+                    self._complete(data_id, payload, "redis")
             await asyncio.sleep(0)  # let the callers process these payloads, after which `may_read` may have to wait
 
     async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
@@ -94,17 +96,18 @@ class PayloadReader:
                     remaining.difference_update(piece)
                     for data_id in tuple(piece):
                         # `pop`, so that `piece` does not keep the payload alive.
-                        self._answer(data_id, piece.pop(data_id), "lake")
+                        self._complete(data_id, piece.pop(data_id), "lake")
                     await asyncio.sleep(0)
                     await self._may_read()
         except asyncio.CancelledError:
-            remaining.clear()
+            remaining.clear()  # `close` cancels their futures
             raise
         finally:
             for data_id in remaining:  # these could not be read; the caller retries later
-                self._answer(data_id, None, "lake")
+                self._complete(data_id, None, "lake")
 
-    def _answer(self, data_id: str, payload: bytes | None, source: str) -> None:
+    def _complete(self, data_id: str, payload: bytes | None, source: str) -> None:
+        """Give the future of this data_id its result: the payload, or None if it was not found or not readable."""
         _metrics.PAYLOAD_LOADS.labels(source if payload is not None else "nowhere").inc()
         if payload is not None:
             self._keep(data_id, payload)
@@ -115,31 +118,34 @@ class PayloadReader:
         return await self._queues.data_sizes(data_ids)
 
     @retry_redis
-    async def _take(self, data_ids: Sequence[str]) -> list[bytes | None]:
-        payloads, waited_for = await self._queues.take_data(data_ids)
+    async def _read_redis(self, data_ids: Sequence[str]) -> list[bytes | None]:
+        """Read payloads in one round trip, and unpark the entries that wait for a payload that is in Redis."""
+        payloads, waited_for = await self._queues.read_data(data_ids)
         in_redis = {data_id for data_id, payload in zip(data_ids, payloads, strict=True) if payload is not None}
         self._unpark(in_redis.intersection(waited_for))
         return payloads
 
     @retry_redis
     async def _put_back(self, payloads: Mapping[str, bytes]) -> None:
+        """Put payloads back into Redis, and unpark the entries that wait for them."""
         if payloads:
             with tolerate_out_of_memory("payloads not put back"):
-                self._unpark(await self._queues.put_data(payloads))
+                self._unpark(await self._queues.restore_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
         """Queue the entries that are parked for this data, in the background, because there may be many."""
         if data_ids:
-            task = asyncio.create_task(self._queue_again(data_ids), name="dispatcher.unpark")
+            task = asyncio.create_task(self._unpark_all(data_ids), name="dispatcher.unpark")
             self._unparking.add(task)
             task.add_done_callback(self._unparking.discard)
 
-    async def _queue_again(self, data_ids: Collection[str]) -> None:
+    async def _unpark_all(self, data_ids: Collection[str]) -> None:
         for data_id in data_ids:
             await self._unpark_waiting(data_id)
 
     @retry_redis
     async def _unpark_waiting(self, data_id: str) -> None:
+        """Queue the entries that are parked for this data_id. If a key is corrupt, a retry would not help: log it instead."""
         try:
             with tolerate_out_of_memory("entries stay parked"):  # the next check of all parked entries tries again
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())

@@ -46,7 +46,7 @@ class MissingData(NamedTuple):
     data_id: str
 
 
-Answer = Callable[[Found | MissingData], None]
+OnFound = Callable[[Found | MissingData], None]
 
 
 class Payloads:
@@ -60,12 +60,13 @@ class Payloads:
         self._triggers: OrderedDict[int, EntryTrigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._answers: dict[int, dict[str, Answer]] = {}  # the callbacks of pending requests, by seq and owner
+        self._callbacks: dict[int, dict[str, OnFound]] = {}  # of pending requests, by seq and owner
         # The seqs that were requested in this turn of the event loop, each with the first owner that requested it.
         self._requested: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reader = PayloadReader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = at_once
+        # Look up `may_read` at each read, because the scheduler replaces it.
+        self._reader = PayloadReader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
 
     def cached(self, seq: int) -> Found | None:
         """The trigger and payload of an entry; None unless both are in memory."""
@@ -82,16 +83,16 @@ class Payloads:
         trigger = self._triggers.get(seq)
         return trigger.request_id if trigger else None
 
-    def fetch(self, owner: str, seq: int, answer: Answer) -> None:
-        """Find the trigger and payload of an entry, and call `answer` with `Found` or `MissingData`.
+    def fetch(self, owner: str, seq: int, on_found: OnFound) -> None:
+        """Find the trigger and payload of an entry, and call `on_found` with `Found` or `MissingData`.
 
-        If an owner requests the same seq again, the request belongs to a new claim, and only its `answer` is called.
+        If an owner requests the same seq again, the request belongs to a new claim, and only its `on_found` is called.
         """
-        answers_by_owner = self._answers.get(seq)
-        if answers_by_owner is not None:
-            answers_by_owner[owner] = answer
+        callbacks_by_owner = self._callbacks.get(seq)
+        if callbacks_by_owner is not None:  # the search for this trigger and payload has begun already
+            callbacks_by_owner[owner] = on_found
             return
-        self._answers[seq] = {owner: answer}
+        self._callbacks[seq] = {owner: on_found}
         self._requested[seq] = owner
         if len(self._requested) == 1:  # one task fetches all triggers that are requested in this turn of the event loop
             self._spawn(self._fetch_together(), "dispatcher.triggers")
@@ -105,13 +106,14 @@ class Payloads:
         return await asyncio.shield(self._reader.read(data_id))
 
     async def close(self) -> None:
-        """Stop reading; pending requests stay unanswered."""
+        """Stop reading; the callbacks of pending requests are not called."""
         await self._reader.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _fetch_together(self) -> None:
+        """Read the requested triggers from Redis in one round trip, or else each from the lake; then find their payloads."""
         requested, self._requested = self._requested, {}
         triggers = {seq: self._triggers[seq] for seq in requested if seq in self._triggers}
         triggers |= await self._read_triggers([seq for seq in requested if seq not in triggers])
@@ -123,32 +125,35 @@ class Payloads:
                 self._find_payload(seq, trigger)
 
     async def _fetch_from_lake(self, owner: str, seq: int) -> None:
+        """Read a trigger from the lake, and then find its payload."""
         trigger = await self._read_trigger_from_lake(owner, seq)
         if trigger is None:
             log.warning("trigger not found in redis or lake", seq=seq, vin=owner)
-            self._answer(seq, MissingData(""))
+            self._call_back(seq, MissingData(""))
         else:
             self._find_payload(seq, trigger)
 
     def _find_payload(self, seq: int, trigger: EntryTrigger) -> None:
-        """Find the payload of an entry with this trigger, and answer all requests for its seq."""
+        """Find the payload of this trigger, and call the callbacks of all requests for its seq."""
         data_id = trigger.data_id
         payload = self._payloads.get(data_id)
         if payload is not None:
             self._payloads.move_to_end(data_id)
-            self._answer(seq, Found.of(trigger, payload))
+            self._call_back(seq, Found.of(trigger, payload))
             return
 
         def on_read(reading: "asyncio.Future[bytes | None]") -> None:
-            if not reading.cancelled():
-                read_payload = reading.result()
-                self._answer(seq, MissingData(data_id) if read_payload is None else Found.of(trigger, read_payload))
+            if reading.cancelled():  # by `close`
+                return
+            read_payload = reading.result()
+            self._call_back(seq, MissingData(data_id) if read_payload is None else Found.of(trigger, read_payload))
 
         self._reader.read(data_id).add_done_callback(on_read)
 
-    def _answer(self, seq: int, result: Found | MissingData) -> None:
-        for answer in self._answers.pop(seq).values():
-            answer(result)
+    def _call_back(self, seq: int, result: Found | MissingData) -> None:
+        """Call the callbacks of all owners that have requested this seq."""
+        for on_found in self._callbacks.pop(seq).values():
+            on_found(result)
 
     @retry_redis
     async def _read_triggers(self, seqs: Sequence[int]) -> dict[int, EntryTrigger]:
@@ -163,6 +168,7 @@ class Payloads:
 
     @retry_redis
     async def _read_trigger_from_lake(self, owner: str, seq: int) -> EntryTrigger | None:
+        """Read the trigger of an entry from the lake, cache it, and put it back into Redis; None if the lake does not have it."""
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
@@ -176,12 +182,15 @@ class Payloads:
         task.add_done_callback(self._tasks.discard)
 
     def _keep_trigger(self, seq: int, trigger: EntryTrigger) -> None:
+        """Cache a trigger, and drop the least recently used one if there are too many."""
         self._triggers[seq] = trigger
         if len(self._triggers) > MAX_TRIGGERS:
             self._triggers.popitem(last=False)
 
     def _keep_payload(self, data_id: str, payload: bytes) -> None:
-        self._bytes += len(payload) - len(self._payloads.get(data_id, b""))
+        """Cache a payload, and drop the least recently used ones that no longer fit; the last one stays, whatever its size."""
+        replaced_bytes = len(self._payloads.get(data_id, b""))
+        self._bytes += len(payload) - replaced_bytes
         self._payloads[data_id] = payload
         while self._bytes > self._max_bytes and len(self._payloads) > 1:
             _, dropped = self._payloads.popitem(last=False)

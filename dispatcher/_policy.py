@@ -45,25 +45,35 @@ class DispatchPolicy:
 
     def are_used_up(self, attempts: int) -> bool:
         """Whether an entry that was published `attempts` times must not be published again."""
-        return 0 < self.max_attempts <= attempts
+        return self.max_attempts > 0 and attempts >= self.max_attempts
 
     def reaches(self, topic_filter: str, queue: QueueName) -> bool:
         """Whether a subscription to `topic_filter` matches any topic of the queue."""
-        levels = without_group(topic_filter).split("/")
+        filter_levels = without_group(topic_filter).split("/")
         if is_ecq(queue):
-            match levels:
-                case [root, "#"]:
-                    return root == ECQ
-                case [root, owner, _, *_]:
-                    return root == ECQ and owner in ("+", owner_of_queue(queue))
+            return _reaches_compacted_queue(filter_levels, owner_of_queue(queue))
+        topic = request_topic(self.topic_prefix, owner_of_queue(queue), ANY_REQUEST)
+        return _matches(filter_levels, topic.split("/"))
+
+
+def _reaches_compacted_queue(filter_levels: list[str], owner: str) -> bool:
+    """Whether a filter matches any topic `<ECQ>/<owner>/<key>`. A key may have several levels, so its part may be any filter."""
+    match filter_levels:
+        case [root, "#"]:
+            return root == ECQ
+        case [root, filter_owner, _, *_]:
+            return root == ECQ and filter_owner in ("+", owner)
+    return False
+
+
+def _matches(filter_levels: list[str], topic_levels: list[str]) -> bool:
+    """Whether a filter matches a topic. The level `ANY_REQUEST` of the topic stands for any request id."""
+    for index, level in enumerate(filter_levels):
+        if level == "#":
+            return True
+        if index >= len(topic_levels):
             return False
-        topic_levels = request_topic(self.topic_prefix, owner_of_queue(queue), ANY_REQUEST).split("/")
-        for index, level in enumerate(levels):
-            if level == "#":
-                return True
-            if index >= len(topic_levels):
-                return False
-            topic_level = topic_levels[index]
-            if level not in ("+", topic_level) and topic_level != ANY_REQUEST:
-                return False
-        return len(levels) == len(topic_levels)
+        topic_level = topic_levels[index]
+        if level not in ("+", topic_level) and topic_level != ANY_REQUEST:
+            return False
+    return len(filter_levels) == len(topic_levels)

@@ -5,7 +5,7 @@ Two dispatchers that scan at the same time do no harm, because they count the sa
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -18,6 +18,7 @@ from manifold.contracts.outcomes import Outcome
 from manifold.contracts.queue_names import is_ecq
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from manifold.queues import DELETE_KEYS, Queues, QueueStats, is_corrupt, walk
+from manifold.queues.verbs.claims import MustEnd
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import End, ListMustEnd
 
@@ -42,16 +43,16 @@ class QueueStatsCollector:
         """Scan at intervals, forever. If Redis is unavailable, the next interval tries again."""
         while True:
             try:
-                if await self._hold_lease():
+                if await self._acquire_lease():
                     await self._scan()
                 else:
-                    _metrics.BEYOND_RECALL.clear()
+                    _metrics.BEYOND_RECALL.clear()  # only the replica that scans exports this metric
                 _set_metrics(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
-                log.warning("redis unavailable", source="queue_stats", reason=str(exc))
+                log.warning("redis unavailable; queue statistics not updated", reason=str(exc))
             await asyncio.sleep(SCAN_INTERVAL_S * random.uniform(0.8, 1.2))
 
-    async def _hold_lease(self) -> bool:
+    async def _acquire_lease(self) -> bool:
         """Acquire or renew the lease; returns whether this dispatcher holds it."""
         redis = self._queues.redis
         if await redis.set(keys.QUEUE_STATS_LEASE, self._name, nx=True, px=LEASE_MS):
@@ -62,11 +63,14 @@ class QueueStatsCollector:
 
     async def _scan(self) -> None:
         """Count all queues and save the totals; on the way, end the expired and the withdrawn entries."""
-        stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        stats = QueueStats(wall_clock_ms())
         renew_at = loop.time() + LEASE_RENEWAL_S
         last_scan_s = 0.0  # `stats.seconds` after the last slice
         withdrawals = await Withdrawals.of(self._queues)
-        slices = walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, every=bool(withdrawals))
+        slices = walk(
+            self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_PER_SLICE, all_fanout_queues=bool(withdrawals)
+        )
         async for queues in slices:
             started = loop.time()
             if withdrawals:
@@ -74,7 +78,7 @@ class QueueStatsCollector:
             if queues:
                 await self._end_expired(queues)
             if started > renew_at:
-                await self._hold_lease()
+                await self._acquire_lease()  # if another replica has it by now, go on: two scans do no harm
                 renew_at = started + LEASE_RENEWAL_S
             scan_s = stats.seconds - last_scan_s
             last_scan_s = stats.seconds
@@ -91,21 +95,31 @@ class QueueStatsCollector:
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for queue in queues:
             batch.add(queue, ListMustEnd(), now_ms - MAX_SKEW_MS)
-        claims = _without_corrupt(queues, await batch.run(tolerant=True))
-        expired = {queue: claim.must_end for queue, claim in claims if claim.must_end}
-        fanout = {queue: entries for queue, entries in expired.items() if not is_ecq(queue)}
-        for queue, entries in fanout.items():
+        replies = _without_corrupt(queues, await batch.run(tolerant=True))
+        expired: dict[str, tuple[MustEnd, ...]] = {queue: reply.must_end for queue, reply in replies if reply.must_end}
+        await self._end_entries({queue: entries for queue, entries in expired.items() if not is_ecq(queue)}, now_ms)
+        await self._end_ecq_messages({queue: messages for queue, messages in expired.items() if is_ecq(queue)}, now_ms)
+
+    async def _end_entries(self, expired: Mapping[str, Sequence[MustEnd]], now_ms: int) -> None:
+        """End these entries of fanout queues."""
+        batch = self._queues.batch()
+        for queue, entries in expired.items():
             records = tuple(_outcomes.forced_outcome(queue, entry, now_ms) for entry in entries)
             batch.add(queue, End(records, claim=False), now_ms)
-        for queue, reply in _without_corrupt(fanout, await batch.run(tolerant=True)):
-            for entry, outcome in zip(fanout[queue], reply.outcomes, strict=True):
-                if outcome is entry.outcome:
+        for queue, reply in _without_corrupt(expired, await batch.run(tolerant=True)):
+            for entry, outcome in zip(expired[queue], reply.outcomes, strict=True):
+                if outcome is entry.outcome:  # otherwise the entry is in flight, or had ended before
                     _metrics.OUTCOMES.labels(outcome.value).inc()
-        ecq_messages = [(queue, message) for queue, messages in expired.items() if is_ecq(queue) for message in messages]
-        for queue, message in ecq_messages:
-            batch.add(queue, Acknowledge(_outcomes.expiry_record(queue, message, now_ms), claim=False), now_ms)
-        ecq_queues = (queue for queue, _ in ecq_messages)
-        for _, reply in _without_corrupt(ecq_queues, await batch.run(tolerant=True)):
+
+    async def _end_ecq_messages(self, expired: Mapping[str, Sequence[MustEnd]], now_ms: int) -> None:
+        """End these messages of compacted queues."""
+        batch = self._queues.batch()
+        queue_of_each: list[str] = []
+        for queue, messages in expired.items():
+            for message in messages:
+                batch.add(queue, Acknowledge(_outcomes.expiry_record(queue, message, now_ms), claim=False), now_ms)
+                queue_of_each.append(queue)
+        for _, reply in _without_corrupt(queue_of_each, await batch.run(tolerant=True)):
             if reply.word == "ended":
                 _metrics.OUTCOMES.labels(Outcome.EXPIRED.value).inc()
 
@@ -115,12 +129,13 @@ def _without_corrupt(queues: Iterable[str], replies: Iterable[Any]) -> Iterator[
     for queue, reply in zip(queues, replies, strict=True):
         if is_corrupt(reply):
             _metrics.GIVEN_UP.inc()
-            log.error("corrupt keys in redis; queue skipped", vin=queue, source="queue_stats", remedy=DELETE_KEYS)
+            log.error("corrupt keys in redis; queue skipped", queue=queue, source="queue_stats", remedy=DELETE_KEYS)
         else:
             yield queue, reply
 
 
 def _set_metrics(stats: QueueStats | None) -> None:
+    """Set the metrics from the latest statistics; None if no replica has finished a scan yet."""
     if stats is None:
         return
     now_ms = wall_clock_ms()

@@ -30,9 +30,9 @@ def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
 
 
 def effect_of_ack(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
-    """The effect of an acknowledgement.
+    """The effect of an acknowledgement: the entry ends.
 
-    Other clients may be subscribed to the topic too, but only an acknowledgement by the vehicle that owns it ends an entry.
+    Other clients may be subscribed to the topic too, but only an acknowledgement by the vehicle that owns the topic counts.
     """
     owner = owner_of_queue(queue)
     addressee = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
@@ -40,8 +40,8 @@ def effect_of_ack(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Eff
         return Ignore("an acknowledgement of a message that is not its own")
     if is_ecq(queue):
         return Acknowledge(EcqAck(owner, event.seq, event.at_ms, reason=event.reason))
-    record = OutcomeRecord(owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
     _, request_id = addressee
+    record = OutcomeRecord(owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
     return Ack(record, request_id)
 
 
@@ -64,7 +64,10 @@ def effect_of_missing_data(queue: QueueName, event: Missing) -> Verb | None:
 
 
 def effect_of_late_subscription(queue: QueueName) -> Verb:
-    """The effect if the broker had no subscriber for a publish, but the vehicle has sent a sign of life since the claim."""
+    """The effect if the broker had no subscriber for a publish, but the vehicle has sent a sign of life since the claim.
+
+    The vehicle may be subscribed now, so claim again. In a fanout queue, another sign of life ends its state `unsubscribed`.
+    """
     return Claim() if is_ecq(queue) else UpdatePresence(PresenceSign(), claim=True)
 
 

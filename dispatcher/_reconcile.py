@@ -28,13 +28,13 @@ OWNERS_PER_READ = 500
 # Connections younger than this are ignored, because their events may still arrive. It also covers a difference of the broker's
 # clock.
 GRACE_MS = 10_000
-UNKNOWN = "the broker has no such session"
+NO_SESSION = "the broker has no such session"
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPresence:
     """The presence of one vehicle in Redis. Instants are in Unix ms."""
 
     connected: str = ""  # `yes`, `no`, `heard`, or empty if unknown
@@ -42,25 +42,30 @@ class Known:
     in_flight: bool = False  # whether the fanout queue or the compacted queue has an entry in flight
 
 
-def missed_event(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
+def missed_event(owner: Owner, known: KnownPresence, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
     """Return the event that must have been lost, if the known presence and the broker's session disagree; None if they agree.
 
     `session` is the session at `at_ms`; None if the broker has none.
     """
+    is_known_connected = known.connected == "yes"
+    youngest_ms = at_ms - GRACE_MS  # the events of connections that began later may still arrive
     if session is None:
-        is_young = known.since_ms > at_ms - GRACE_MS
-        if is_young or (known.connected != "yes" and not known.in_flight):
+        is_away_without_entry = not is_known_connected and not known.in_flight
+        if known.since_ms > youngest_ms or is_away_without_entry:
             return None
-        return Disconnected(owner, at_ms, known.since_ms, 0, UNKNOWN)
-    if session.connected_at_ms < known.since_ms or session.connected_at_ms > at_ms - GRACE_MS:
+        return Disconnected(owner, at_ms, known.since_ms, 0, NO_SESSION)
+    if session.connected_at_ms < known.since_ms:  # Redis knows a later connection
+        return None
+    if session.connected_at_ms > youngest_ms:
         return None
     if not session.connected:
-        missed_disconnect = known.connected == "yes" and known.since_ms <= session.connected_at_ms
-        return Disconnected(owner, at_ms, session.connected_at_ms, session.expiry_s, "away") if missed_disconnect else None
-    if known.connected == "yes" and known.since_ms == session.connected_at_ms:
+        if not is_known_connected:
+            return None
+        return Disconnected(owner, at_ms, session.connected_at_ms, session.expiry_s, "away")
+    if is_known_connected and known.since_ms == session.connected_at_ms:
         return None
-    is_new = session.clean_start or session.created_at_ms >= session.connected_at_ms
-    return Connected(owner, session.connected_at_ms, is_new, session.expiry_s)
+    is_new_session = session.clean_start or session.created_at_ms >= session.connected_at_ms
+    return Connected(owner, session.connected_at_ms, is_new_session, session.expiry_s)
 
 
 class Reconciler:
@@ -83,47 +88,58 @@ class Reconciler:
                     await self._offer_missed_events()
             except (RedisError, Retryable) as exc:
                 _metrics.RECONCILE_FAILURES.inc()
-                log.warning("reconciliation with the broker failed", reason=str(exc))
+                log.warning("reconciliation with the broker failed; retried at the next interval", reason=str(exc))
             await asyncio.sleep(interval_s * random.uniform(0.9, 1.1))
 
     async def _ban_revoked(self) -> None:
+        """Ban the revoked vehicles that the broker has not banned."""
         try:
             result = await revocations.reconcile(self._settings, self._queues.redis)
         except Retryable as exc:  # it must not prevent the comparison of sessions
             _metrics.RECONCILE_FAILURES.inc()
-            log.warning("reconciliation of revoked vehicles failed", reason=str(exc))
+            log.warning("revoked vehicles not reconciled with the broker's bans", reason=str(exc))
             return
-        if result.banned or result.already or result.ended:
-            log.info("revoked vehicles reconciled", banned=result.banned, already_banned=result.already, expired=result.ended)
+        if result.banned or result.already_banned or result.expired:
+            log.info(
+                "revoked vehicles reconciled",
+                banned=result.banned,
+                already_banned=result.already_banned,
+                expired=result.expired,
+            )
 
     async def _offer_missed_events(self) -> None:
+        """Compare the presence of all vehicles with the broker's sessions, and offer the events that were lost."""
         at_ms = wall_clock_ms()
+        offered = 0
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
-            events = 0
             async for presence in read_presence(self._queues):
                 for owner, known in presence.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed_event(owner, known, None, at_ms) is not None:
                         session = await api.session(owner)  # the list may lack a session that moved between two pages
-                    events += await self._offer_event(missed_event(owner, known, session, at_ms))
+                    event = missed_event(owner, known, session, at_ms)
+                    if event is not None:
+                        await self._offer_event(event)
+                        offered += 1
         for client_id, session in sessions.items():  # the remaining sessions, of vehicles without known presence
-            events += await self._offer_event(missed_event(Owner(client_id), Known(), session, at_ms))
-        log.info("presence reconciled", events=events)
+            event = missed_event(Owner(client_id), KnownPresence(), session, at_ms)
+            if event is not None:
+                await self._offer_event(event)
+                offered += 1
+        log.info("presence reconciled with the broker", recovered_events=offered)
 
-    async def _offer_event(self, event: Connected | Disconnected | None) -> int:
-        if event is None:
-            return 0
+    async def _offer_event(self, event: Connected | Disconnected) -> None:
+        """Offer an event to the vehicle's fanout queue, and wait until it is handled."""
         _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
         await offer_and_wait(self._offer, [fanout_queue(event.owner)], event)
         # The event of the vehicle's SUBSCRIBE was lost too. So wake the compacted queue: the PUBACK of its next publish shows
         # whether the vehicle is subscribed.
         if isinstance(event, Connected):
             await offer_and_wait(self._offer, [ecq_queue(event.owner)], WOKEN)
-        return 1
 
 
-async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
+async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, KnownPresence]]:
     """Yield the known presence of all vehicles, by owner, up to `OWNERS_PER_READ` of them at a time."""
     owners: list[Owner] = []
     async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_PER_READ):
@@ -135,19 +151,20 @@ async def read_presence(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
     yield await _presence_of(queues, owners)
 
 
-async def _presence_of(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
+async def _presence_of(queues: Queues, owners: list[Owner]) -> dict[Owner, KnownPresence]:
+    """Read the presence of these owners in one round trip."""
     pipe = queues.redis.pipeline(transaction=False)
     for owner in owners:
         pipe.hmget(keys.presence(owner), ["connected", "since"])
         pipe.exists(keys.inflight(owner), keys.ecq_inflight(owner))
     replies: list[Any] = await pipe.execute()
-    presence_and_in_flight = zip(owners, replies[0::2], replies[1::2], strict=True)
-    return {owner: _parse_presence(presence, in_flight) for owner, presence, in_flight in presence_and_in_flight}
+    rows = zip(owners, replies[0::2], replies[1::2], strict=True)
+    return {owner: _parse_presence(fields, in_flight_count) for owner, fields, in_flight_count in rows}
 
 
-def _parse_presence(presence: list[bytes | None], in_flight: int) -> Known:
-    connected, since = presence
-    return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
+def _parse_presence(fields: list[bytes | None], in_flight_count: int) -> KnownPresence:
+    connected, since = fields
+    return KnownPresence((connected or b"").decode(), int(since or 0), in_flight=in_flight_count > 0)
 
 
-__all__ = ["Known", "Reconciler", "missed_event", "read_presence"]
+__all__ = ["KnownPresence", "Reconciler", "missed_event", "read_presence"]

@@ -18,7 +18,7 @@ class RedisRetry:
         self.is_up = False
 
     async def send(self, batch: EffectBatch) -> list[Answered | None]:
-        """Send the batch and return the replies to its verbs.
+        """Send the batch and return the replies to its verbs; None for a verb whose queue has corrupt keys.
 
         Retries until Redis replies, which is safe: a verb may run twice.
         """
@@ -29,22 +29,23 @@ class RedisRetry:
         except RedisError as exc:
             self._mark_down(str(exc))
         pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._log_retry):
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._on_failure):
             with attempt:
                 answers = await batch.run(repeated=True)
         self.mark_up()
         return answers
 
     def mark_up(self) -> None:
-        """Record that Redis is available."""
+        """Record that Redis is available, at the start or again."""
         self.is_up = True
         _metrics.REDIS_UP.set(1)
-        log.info("redis available again")
+        log.info("redis available; deliveries continue")
 
     def _mark_down(self, reason: str) -> None:
         self.is_up = False
         _metrics.REDIS_UP.set(0)
         log.warning("redis unavailable; deliveries paused", reason=reason)
 
-    def _log_retry(self, state: RetryCallState) -> None:
+    def _on_failure(self, state: RetryCallState) -> None:
+        """Handle a failed retry, before the pause that precedes the next one."""
         self._mark_down(str(state.outcome.exception() if state.outcome else None))

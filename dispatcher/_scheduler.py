@@ -14,7 +14,7 @@ from dispatcher import _metrics
 from dispatcher._brakes import Brakes
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._events import Effect, Event, Forward, Load, Loaded, Missing, OfClaim, Publish, Published
+from dispatcher._events import ClaimEvent, Effect, Event, Forward, Load, Loaded, Missing, Publish, Published
 from dispatcher._monotonic import monotonic_ms
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
@@ -31,7 +31,7 @@ from manifold.queues import Queues
 from manifold.queues.verbs.claims import Park
 
 JOBS_PER_BATCH = 200
-OF_CLAIM = frozenset(get_args(OfClaim))
+CLAIM_EVENTS = frozenset(get_args(ClaimEvent))
 
 ParkedHandler = Callable[[str], None]  # argument: the data_id of an entry that was just parked
 
@@ -41,7 +41,7 @@ class Scheduler:
 
     While claimed entries wait for room in the publish window, no new event is started, so that these entries are published before
     their deadline. Events that are not started stay unacknowledged in the broker or in the wake-up stream, which bound their
-    number. `parked` is called for each entry that was parked.
+    number. `on_parked` is called for each entry that was parked.
     """
 
     def __init__(
@@ -54,32 +54,32 @@ class Scheduler:
         *,
         brakes: Brakes,
         window: Window,
-        parked: ParkedHandler,
+        on_parked: ParkedHandler,
     ) -> None:
-        self._policy, self._queues, self._payloads, self._parked, self._mqtt = policy, queues, payloads, parked, mqtt
-        self._brakes = brakes
+        self._policy, self._queues, self._payloads, self._messages, self._mqtt = policy, queues, payloads, messages, mqtt
+        self._brakes, self._on_parked = brakes, on_parked
         self.publisher = Publisher(
             mqtt,
             topic_of=partial(topic_of, policy),
             ruling=brakes.ruling,
             window=window,
             report=self.report,
-            room=self.note_room,
+            on_empty_backlog=self.start_new_events,
         )
-        payloads.may_read = messages.may_read = self.publisher.is_light.wait
-        self._messages = messages
+        payloads.may_read = messages.may_read = self.publisher.may_read.wait
         # The jobs that wait behind the current job of their queue; None if no job waits. An idle queue is missing.
         self._queued: dict[QueueName, deque[Job] | None] = {}
         self._ready: deque[Job] = deque()
-        self._claims: deque[Job] = deque()  # ready events of open claims, which never wait for room, because they make it
-        self._turns: list[tuple[Job, Event]] = []  # replies of Redis, which are the next events of their jobs
+        # Ready jobs with events of open claims. They never wait for room in the publish window, because they make it.
+        self._ready_claim_events: deque[Job] = deque()
+        self._answered: list[tuple[Job, Event]] = []  # jobs with the reply of Redis, which is the next event of the job
         self._open_claims: dict[QueueName, OpenClaim] = {}
         self._has_work, self._is_idle = asyncio.Event(), asyncio.Event()
         self._is_idle.set()
         self.redis = RedisRetry()
 
     @property
-    def jobs(self) -> int:
+    def busy_queues(self) -> int:
         """The number of queues with unfinished events."""
         return len(self._queued)
 
@@ -101,11 +101,11 @@ class Scheduler:
         elif done is not None:  # drop a subscription that matches no topic of the queue: one packet may have thousands
             done()
 
-    def note_room(self) -> None:
-        """Start new events, because no publish waits for room any more."""
+    def start_new_events(self) -> None:
+        """Start the ready events, because no publish waits for room any more."""
         self._has_work.set()
 
-    def report(self, queue: QueueName, event: OfClaim) -> None:
+    def report(self, queue: QueueName, event: ClaimEvent) -> None:
         """Handle an event of an open claim."""
         if type(event) is not Published or event.reason_code != 0:
             self.offer(queue, event)
@@ -123,41 +123,45 @@ class Scheduler:
             await self._run_batch()
             _metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all events are finished."""
         await self._is_idle.wait()
 
     def _make_ready(self, job: Job) -> None:
-        ready = self._claims if type(job.event) in OF_CLAIM else self._ready
+        """Let the next batches take the job."""
+        ready = self._ready_claim_events if type(job.event) in CLAIM_EVENTS else self._ready
         ready.append(job)
         self._is_idle.clear()
         self._has_work.set()
 
-    def _take_turns(self) -> list[tuple[Job, Event]]:
-        """Take the jobs of the next batch, each with its next event."""
-        turns, self._turns = self._turns, []
-        while self._claims and len(turns) < JOBS_PER_BATCH:
-            job = self._claims.popleft()
-            turns.append((job, job.event))
-        while self._ready and len(turns) < JOBS_PER_BATCH and not self.publisher.backlog:
+    def _take_jobs(self) -> list[tuple[Job, Event]]:
+        """Take the jobs of the next batch, each with its next event.
+
+        Answered jobs come first, then events of claims. New events are taken only while no publish waits for room.
+        """
+        jobs, self._answered = self._answered, []
+        while self._ready_claim_events and len(jobs) < JOBS_PER_BATCH:
+            job = self._ready_claim_events.popleft()
+            jobs.append((job, job.event))
+        while self._ready and len(jobs) < JOBS_PER_BATCH and not self.publisher.backlog:
             job = self._ready.popleft()
-            turns.append((job, job.event))
-        return turns
+            jobs.append((job, job.event))
+        return jobs
 
     async def _run_batch(self) -> None:
         """Handle one event of up to `JOBS_PER_BATCH` jobs, with a single round trip to Redis for all their verbs."""
-        turns = self._take_turns()
-        if not turns:  # no job is ready, or all jobs wait for room in the window
+        jobs = self._take_jobs()
+        if not jobs:  # no job is ready, or all jobs wait for room in the window
             self._has_work.clear()
             return
         now = wall_clock_ms()
         batch = EffectBatch(self._queues, now, monotonic_ms(), self._payloads.request_id_of, self._brakes)
         unanswered: list[Job] = []
-        for job, event in turns:
+        for job, event in jobs:
             awaits_reply = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
             if any(awaits_reply):
                 unanswered.append(job)
-            if isinstance(event, Loaded):  # the publisher counts these bytes now, or the payload was dropped
+            if isinstance(event, Loaded):  # `_load` has added them; by now, the publisher counts them, or the payload was dropped
                 self.publisher.add_backlog_bytes(-len(event.payload))
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
@@ -165,13 +169,14 @@ class Scheduler:
         answers = await self.redis.send(batch)
         if self._brakes.is_outdated:
             await self._brakes.read()  # before any entry that this batch has claimed is published
-        next_turns = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
-        self._turns += next_turns
-        for _, answer in next_turns:
+        # A job whose verb got no answer, because its queue has corrupt keys, is finished.
+        answered = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
+        self._answered += answered
+        for _, answer in answered:
             if isinstance(answer.verb, Park):
-                self._parked(answer.verb.data_id)
-        unfinished = {id(job) for job, _ in next_turns}
-        for job, _ in turns:
+                self._on_parked(answer.verb.data_id)
+        unfinished = {id(job) for job, _ in answered}
+        for job, _ in jobs:
             if id(job) not in unfinished:
                 self._finish(job)
 
@@ -210,11 +215,13 @@ class Scheduler:
         def on_found(result: Found | MissingData) -> None:
             if isinstance(result, MissingData):
                 self.offer(queue, Missing(seq, claimed_ms, result.data_id))
-            elif queue in self._queued:  # keep the order of its unfinished events; count the bytes until `_run_batch` publishes
-                self.publisher.add_backlog_bytes(len(result.payload))
-                self.offer(queue, Loaded(seq, claimed_ms, *result))
+                return
+            loaded = Loaded(seq, claimed_ms, *result)
+            if queue in self._queued:  # keep the order of its unfinished events; count the bytes until `_run_batch` publishes
+                self.publisher.add_backlog_bytes(len(loaded.payload))
+                self.offer(queue, loaded)
             else:  # the queue is idle; publish now, because that needs no round trip to Redis
-                self._publish(queue, Loaded(seq, claimed_ms, *result))
+                self._publish(queue, loaded)
 
         if is_ecq(queue):
             self._messages.fetch(queue, seq, on_found)

@@ -29,7 +29,7 @@ from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
 
-SETTLE_S = 5.0  # seconds at shutdown to finish the events that are in progress
+SHUTDOWN_TIMEOUT_S = 5.0  # for the events that are in progress at shutdown
 # Session expiry of a dispatcher that shares its subscriptions with others, and of a single one, in seconds. The broker keeps the
 # share of a disconnected member until its session expires, and then gives it to the other members; so that time is short. Without
 # other members, the broker drops the events at that time, and entries that were acknowledged in them are sent again. So the
@@ -53,7 +53,7 @@ class Dispatcher:
     def __init__(self, settings: Settings, replica: int) -> None:
         self.settings, self.name = settings, f"sdv-dispatcher-{replica}"
         self._port = settings.dispatcher_port + replica
-        self._subscribed = False
+        self._has_subscribed = False  # whether the subscriptions were requested; `Mqtt.ready` says whether they are granted
         self._sources: list[asyncio.Task[None]] = []
         self._redis = connect(settings.redis)
         self._queues = Queues(self._redis, Policy.of(settings))
@@ -61,7 +61,7 @@ class Dispatcher:
         self._payloads = Payloads(self._queues, self._lake, max_bytes=settings.payload_cache_bytes)
         self._messages = EcqMessages(self._queues, self._lake)
         self._brakes = Brakes(self._queues)
-        self._parked = ParkedEntries(self._queues, self._payloads, every_s=settings.parked_retry_seconds)
+        self._parked = ParkedEntries(self._queues, self._payloads, interval_s=settings.parked_retry_seconds)
         self._mqtt = Mqtt(
             settings.mqtt,
             self.name,
@@ -80,11 +80,11 @@ class Dispatcher:
             self._mqtt,
             brakes=self._brakes,
             window=Window(settings.publish_window, settings.publish_window_bytes),
-            parked=self._parked.note_parked,
+            on_parked=self._parked.check_soon,
         )
-        self._event_reader = EventReader(self._mqtt, self._scheduler.offer, busy_owners=lambda: self._scheduler.jobs)
-        self._mqtt.on_message = self._event_reader.take
-        self._mqtt.on_unreadable = self._event_reader.take_unreadable
+        self._event_reader = EventReader(self._mqtt, self._scheduler.offer, busy_owners=lambda: self._scheduler.busy_queues)
+        self._mqtt.on_message = self._event_reader.handle_message
+        self._mqtt.on_unreadable = self._event_reader.ack_unreadable
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until `stop` is set, and then finish the events that are in progress.
@@ -107,7 +107,7 @@ class Dispatcher:
             await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not work.done():
-                await self._settle()
+                await self._finish_events()
                 work.cancel()
             await asyncio.wait((work,))
             if not work.cancelled():
@@ -116,11 +116,14 @@ class Dispatcher:
     def health(self) -> Health:
         """Healthy while Redis answers, the broker is connected, and every subscription is confirmed."""
         mqtt_ready, redis_up = self._mqtt.ready, self._scheduler.redis.is_up
-        details = {"mqtt": mqtt_ready, "redis": redis_up, "subscribed": self._subscribed}
-        return Health(mqtt_ready and redis_up and self._subscribed, details)
+        details = {"mqtt": mqtt_ready, "redis": redis_up, "subscribed": self._has_subscribed}
+        return Health(mqtt_ready and redis_up and self._has_subscribed, details)
 
     async def _work(self) -> None:
-        """Connect to Redis and then to the broker, because a resumed session delivers events at once, which need Redis."""
+        """Connect to Redis and then to the broker, and work until cancelled.
+
+        Redis comes first, because a resumed session delivers events at once, which need Redis.
+        """
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
@@ -138,17 +141,18 @@ class Dispatcher:
             try:
                 await self._mqtt.subscribe(*filters(is_shared=self.settings.shares_subscriptions))
             except Permanent as exc:  # the client retries, and until then the service is not healthy
-                log.warning("mqtt subscription refused", reason=str(exc))
-            self._subscribed = True
+                log.warning("mqtt subscription refused; retried", client_id=self.name, reason=str(exc))
+            self._has_subscribed = True
             self._sources = [
                 tasks.create_task(source, name=f"dispatcher.{name}") for name, source in self._make_sources().items()
             ]
 
     def _make_sources(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Create the coroutines that offer events to the scheduler, apart from the broker's events; by name."""
         settings, offer = self.settings, self._scheduler.offer
         interval_s = min(MAX_DEADLINE_INTERVAL_S, settings.ack_deadline_seconds / 4)
         wakes = Wakes(self._queues, self.name, offer, self._payloads)
-        deadlines = Deadlines(self._queues, offer, every_s=interval_s)
+        deadlines = Deadlines(self._queues, offer, interval_s=interval_s)
         return {
             "wakes": wakes.run(),
             "stale-wakes": wakes.run_stale(),
@@ -162,23 +166,23 @@ class Dispatcher:
     def _set_metrics(self, lag_s: float) -> None:
         """Set the metrics of the event loop's lag and of the backlogs of this process."""
         _metrics.LOOP_LAG_SECONDS.set(lag_s)
-        _metrics.JOBS.set(self._scheduler.jobs)
+        _metrics.JOBS.set(self._scheduler.busy_queues)
         _metrics.BACKLOG.set(self._scheduler.publisher.backlog)
         _metrics.UNCONFIRMED.set(self._scheduler.publisher.unconfirmed)
 
-    async def _settle(self) -> None:
+    async def _finish_events(self) -> None:
         """Take no new events, and finish those in progress. Events that do not finish in time are redelivered."""
         self._event_reader.is_open = False
         for source in self._sources:
             source.cancel()
         try:
-            async with asyncio.timeout(SETTLE_S):
-                await self._scheduler.settle()
-                await self._scheduler.publisher.settle()
-                await self._scheduler.settle()  # the PUBACKs are events too
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                await self._scheduler.wait_idle()
+                await self._scheduler.publisher.wait_confirmed()
+                await self._scheduler.wait_idle()  # the PUBACKs are events too
         except TimeoutError:
-            log.warning("shutdown timed out; unfinished events will be redelivered", jobs=self._scheduler.jobs)
+            log.warning("shutdown timed out; unfinished events will be redelivered", busy_queues=self._scheduler.busy_queues)
 
 
 def _log_retry(state: RetryCallState) -> None:
-    log.warning("redis unavailable; start delayed", reason=str(state.outcome.exception() if state.outcome else None))
+    log.warning("redis unavailable; dispatcher start delayed", reason=str(state.outcome.exception() if state.outcome else None))

@@ -53,7 +53,7 @@ async def _run_forever(source: str, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await run()
         except RedisError as exc:
-            log.warning("redis unavailable", source=source, reason=str(exc))
+            log.warning("redis unavailable; event source interrupted", source=source, reason=str(exc))
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
 
@@ -64,7 +64,7 @@ class Wakes:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """Offer the wake-ups that an earlier process of this consumer has not settled, and then new ones, forever."""
+        """Offer the wake-ups that are not settled yet, such as those of an earlier process, and then new ones, forever."""
         await _run_forever("wakes", self._read)
 
     async def run_stale(self) -> None:
@@ -72,19 +72,23 @@ class Wakes:
         await _run_forever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
+        """Handle wake-ups until an error is raised."""
         await self._queues.join_wakes()  # again after each error, because Redis may have been emptied
+        # With an idle time of 0, these are all that are not settled. Other replicas may be handling some; that does no harm.
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)
             wakes = await self._queues.read_wakes(self._consumer, count=WAKES_PER_READ, block_ms=WAKE_BLOCK_MS, settled=wakes)
 
     async def _take_over(self) -> None:
+        """Wait about half of `STALE_WAKE_MS`, and handle the wake-ups that are stale then."""
         await asyncio.sleep(STALE_WAKE_MS / 2000 * random.uniform(0.8, 1.2))
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=STALE_WAKE_MS, count=100)
         await self._handle(wakes)
         await self._queues.settle_wakes(wakes)
 
     async def _handle(self, wakes: list[Wake]) -> None:
+        """Offer the owners that these wake-ups name, and wait until their events are handled."""
         for wake in wakes:
             if wake.trigger is not None:
                 seq, request_id, data_id = wake.trigger
@@ -97,19 +101,21 @@ class Wakes:
 class Deadlines:
     """Offers owners whose entry in flight may be overdue. Every replica checks them, but only one can release an entry."""
 
-    def __init__(self, queues: Queues, offer: Offer, *, every_s: float) -> None:
-        self._queues, self._offer, self._every_s = queues, offer, every_s
+    def __init__(self, queues: Queues, offer: Offer, *, interval_s: float) -> None:
+        self._queues, self._offer, self._interval_s = queues, offer, interval_s
 
     async def run(self) -> None:
         """Offer the owners whose deadlines have passed, forever."""
         await _run_forever("deadlines", self._check_shards)
 
     async def _check_shards(self) -> None:
-        # Wait for a random time, because replicas that check at the same time duplicate work.
-        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
+        """Wait for the interval, and check all shards."""
+        # Vary the interval, because replicas that check at the same time duplicate work.
+        await asyncio.sleep(self._interval_s * random.uniform(0.8, 1.2))
         for shard in range(self._queues.policy.wake_shards):
-            while await self._check_shard(shard) == DUE_BATCH_SIZE:  # there may be more
-                pass
+            may_have_more = True
+            while may_have_more:
+                may_have_more = await self._check_shard(shard) == DUE_BATCH_SIZE
 
     async def _check_shard(self, shard: int) -> int:
         """Offer up to `DUE_BATCH_SIZE` owners of a shard; returns their number."""
@@ -123,14 +129,14 @@ class Deadlines:
 class ParkedEntries:
     """Checks at intervals whether the data of parked entries has arrived, because it may arrive in the lake only."""
 
-    def __init__(self, queues: Queues, payloads: Payloads, *, every_s: float) -> None:
-        self._queues, self._payloads, self._every_s = queues, payloads, every_s
+    def __init__(self, queues: Queues, payloads: Payloads, *, interval_s: float) -> None:
+        self._queues, self._payloads, self._interval_s = queues, payloads, interval_s
         self._just_parked: set[str] = set()  # data_ids
         self._has_just_parked = asyncio.Event()
 
-    def note_parked(self, data_id: str) -> None:
+    def check_soon(self, data_id: str) -> None:
         """Check an entry soon after it was parked, because its data may have arrived between the read and the parking."""
-        if data_id:
+        if data_id:  # empty if the trigger of the entry was not found
             self._just_parked.add(data_id)
             self._has_just_parked.set()
 
@@ -143,7 +149,8 @@ class ParkedEntries:
         await _run_forever("fresh parked entries", self._check_fresh)
 
     async def _check_all(self) -> None:
-        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
+        """Wait for the interval, and unpark the entries whose data has arrived in Redis or in the lake."""
+        await asyncio.sleep(self._interval_s * random.uniform(0.8, 1.2))
         data_ids = await self._queues.waiting_data_ids(wall_clock_ms())
         for start in range(0, len(data_ids), PARKED_BATCH_SIZE):
             batch = data_ids[start : start + PARKED_BATCH_SIZE]
@@ -161,6 +168,7 @@ class ParkedEntries:
         return not data_id or await self._payloads.read(data_id) is not None
 
     async def _check_fresh(self) -> None:
+        """Wait for entries that were just parked, and unpark those whose data is in Redis."""
         await self._has_just_parked.wait()
         self._has_just_parked.clear()
         while self._just_parked:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dispatcher import _queue_types
 from dispatcher._events import (
     Answered,
+    ClaimEvent,
     DeadlinePassed,
     Effect,
     Event,
@@ -22,7 +23,6 @@ from dispatcher._events import (
     Loaded,
     Missing,
     NotPublished,
-    OfClaim,
     Publish,
     Published,
     PublishLost,
@@ -66,7 +66,7 @@ class OpenClaim(Struct, frozen=True):
     max_packet_bytes: int = 0  # the largest packet in bytes that the vehicle accepts; 0: no limit, or unknown
     attempts: int = 1  # number of attempts, including this claim
 
-    def is_of(self, event: OfClaim) -> bool:
+    def is_of(self, event: ClaimEvent) -> bool:
         """Whether `event` is about this claim."""
         return self.seq == event.seq and self.claimed_ms == event.claimed_ms
 
@@ -78,8 +78,8 @@ class OwnerState(Struct, frozen=True):
     queue: QueueName
     open_claim: OpenClaim | None = None
 
-    def without(self, seq: int | None) -> "OwnerState":
-        """The state after the claim of `seq`, if it is open, is closed."""
+    def without_claim_of(self, seq: int | None) -> "OwnerState":
+        """The state with the claim of `seq` closed, if that claim is the open one; None closes no claim."""
         if self.open_claim is None or self.open_claim.seq != seq:
             return self
         return replace(self, open_claim=None)
@@ -100,7 +100,7 @@ def step(state: OwnerState, event: Event) -> Step:
         case PresenceSign():
             return state, [UpdatePresence(event, claim=True)]
         case Woken(released=released, claim=claim):
-            return state.without(released), [Claim()] if claim else []
+            return state.without_claim_of(released), [Claim()] if claim else []
         case DeadlinePassed():
             return state, [Claim()]
         case Connected():
@@ -117,7 +117,7 @@ def step(state: OwnerState, event: Event) -> Step:
             return state, [Release(seq, ReleaseReason.LOST)]
 
 
-def _claim_event(state: OwnerState, event: OfClaim) -> Step:
+def _claim_event(state: OwnerState, event: ClaimEvent) -> Step:
     """Handle an event of a claim. An event of a claim that is no longer open is ignored."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
@@ -125,43 +125,44 @@ def _claim_event(state: OwnerState, event: OfClaim) -> Step:
     if isinstance(event, Loaded):
         sent_claim = replace(claim, sent=True)
         return replace(state, open_claim=sent_claim), [Publish(event, claim.send_by, claim.max_packet_bytes)]
-    closed = replace(state, open_claim=None)
+    closed = replace(state, open_claim=None)  # every other event closes the claim, with one exception
     match event:
         case Missing():
             verb = _queue_types.effect_of_missing_data(state.queue, event)
-            if verb is None:
+            if verb is None:  # the exception: the claim stays open until the deadline
                 return state, [Ignore("data missing; retried at the deadline")]
             return closed, [verb]
         case NotPublished(seq=seq):
-            return closed, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
+            return closed, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, then_claim=True)]
         case PublishLost(alone=True):
             return closed, [Ignore("suspected of breaking the connection; retried at the deadline")]
         case PublishLost(seq=seq):
-            return closed, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
+            return closed, [Release(seq, ReleaseReason.CUT, event.claimed_ms, then_claim=True)]
         case Unsendable():
             return closed, [_queue_types.effect_of_unsendable(state.queue, event)]
         case Withheld():
-            return closed, [_queue_types.effect_of_withholding(state.queue, event, claim.attempts - 1)]
+            earlier_attempts = claim.attempts - 1
+            return closed, [_queue_types.effect_of_withholding(state.queue, event, earlier_attempts)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
-            return closed, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
+            return closed, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, then_claim=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
             return closed, [Ignore("rejected by the broker; retried at the deadline")]
-    return closed, []
+    return closed, []  # published
 
 
 def _after_answer(state: OwnerState, answer: Answered) -> Step:
     """Handle the reply of Redis to a verb."""
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
-            return _after_claim(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without_claim_of(ack.record.seq), answer, reply.next)
         case Acknowledge() as ack, EcqAckReply() as reply:
-            return _after_claim(state.without(ack.record.seq), answer, reply.next)
+            return _after_claim(state.without_claim_of(ack.record.seq), answer, reply.next)
         case UpdatePresence() as update, UpdatePresenceReply() as reply:
-            return _after_presence_update(state.without(reply.released), answer, update, reply)
+            return _after_presence_update(state.without_claim_of(reply.released), answer, update, reply)
         case End(), EndReply() as reply:
             return _after_claim(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
-            return _after_release(state.without(release.seq), answer, release, reply)
+            return _after_release(state.without_claim_of(release.seq), answer, release, reply)
         case Subscription(claim=claim), ClaimReply() as reply:
             if claim:
                 state = _mark_heard(state, reply)
@@ -182,7 +183,8 @@ def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePr
 def _after_fanout_presence_update(
     state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply
 ) -> Step:
-    if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
+    """Continue with the claim that the update has made, if it made one."""
+    if isinstance(update.event, Connected) and not update.event.clean_start and reply.next.word is ClaimWord.NONE:
         # The connection gave an entry in flight a new, full deadline. Its next check may be as late as the session's end, so add
         # an earlier one.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
@@ -200,6 +202,7 @@ def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
 
 
 def _after_release(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
+    """The effects of the reply to a release."""
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
@@ -208,10 +211,10 @@ def _after_release(state: OwnerState, answer: Answered, release: Release, reply:
         return state, [Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.are_used_up(reply.attempts):
         return state, [_queue_types.effect_of_failure(state.queue, release.seq, reply.attempts, answer.now_ms)]
-    if release.reason is ReleaseReason.UNSUBSCRIBED and (release.again or reply.resubscribed):
-        # Since the claim, the vehicle has sent a sign of life, so it may be subscribed now.
+    if release.reason is ReleaseReason.UNSUBSCRIBED and (release.then_claim or reply.resubscribed):
+        # Since the claim, the vehicle has subscribed or sent a sign of life, so it may be subscribed now.
         return state, [_queue_types.effect_of_late_subscription(state.queue)]
-    return state, [Claim()] if release.again else []
+    return state, [Claim()] if release.then_claim else []
 
 
 def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
@@ -219,33 +222,43 @@ def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step
 
     An entry that is already in flight is watched too, so that a repeated event restores a watch that was lost.
     """
-    policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_claimed_before(state, answer, claim):
-        earlier_attempts = claim.attempts - 1
-        if policy.are_used_up(earlier_attempts):
-            return state, [_queue_types.effect_of_failure(state.queue, claim.seq, earlier_attempts, answer.now_ms)]
-        recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
-        # Earlier than the `send_by` in Redis, which counts from the execution of the claim.
-        send_by = answer.asked_at + policy.wait_ms(1)
-        sent = bool(claim.message)
-        open_claim = OpenClaim(
-            claim.seq, answer.now_ms, send_by, sent=sent, max_packet_bytes=claim.max_packet_bytes, attempts=claim.attempts
-        )
-        if claim.message:
-            key, _, payload = claim.message.partition(b"\0")
-            loaded = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
-            next_effect: Effect = Publish(loaded, send_by, claim.max_packet_bytes)
-        else:
-            next_effect = Load(claim.seq, answer.now_ms)
-        return replace(state, open_claim=open_claim), [Watch(recheck_at), next_effect]
+        return _after_claimed(state, answer, claim)
     if claim.word is ClaimWord.MUST_END:
         return state, [_queue_types.effect_of_must_end(state.queue, claim.must_end, answer.now_ms)]
-    if claim.word is not ClaimWord.BUSY:
+    if claim.word is not ClaimWord.BUSY:  # there is nothing to send, or the vehicle cannot receive it now
         return state, []
     if claim.deadline_ms <= answer.now_ms:
         return state, [_release_overdue(state, claim.seq)]
-    recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
+    recheck_at = state.policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
     return state, [Watch(recheck_at)]
+
+
+def _after_claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
+    """Open the claim of an entry, and publish it, or load it first. If its attempts are used up, it ends instead."""
+    policy = state.policy
+    earlier_attempts = claim.attempts - 1
+    if policy.are_used_up(earlier_attempts):
+        return state, [_queue_types.effect_of_failure(state.queue, claim.seq, earlier_attempts, answer.now_ms)]
+    recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
+    # Earlier than the `send_by` in Redis, which counts from the execution of the claim.
+    send_by = answer.asked_at + policy.wait_ms(1)
+    has_message = bool(claim.message)  # a small message of a compacted queue
+    if has_message:
+        key, _, payload = claim.message.partition(b"\0")
+        loaded = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
+        next_effect: Effect = Publish(loaded, send_by, claim.max_packet_bytes)
+    else:
+        next_effect = Load(claim.seq, answer.now_ms)
+    open_claim = OpenClaim(
+        claim.seq,
+        answer.now_ms,
+        send_by,
+        sent=has_message,
+        max_packet_bytes=claim.max_packet_bytes,
+        attempts=claim.attempts,
+    )
+    return replace(state, open_claim=open_claim), [Watch(recheck_at), next_effect]
 
 
 def _release_overdue(state: OwnerState, seq: int) -> Release:
@@ -255,8 +268,8 @@ def _release_overdue(state: OwnerState, seq: int) -> Release:
     """
     open_claim = state.open_claim
     if open_claim is not None and open_claim.seq == seq and not open_claim.sent:
-        return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, again=True)
-    return Release(seq, ReleaseReason.DEADLINE, again=True)
+        return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, then_claim=True)
+    return Release(seq, ReleaseReason.DEADLINE, then_claim=True)
 
 
 def _was_claimed_before(state: OwnerState, answer: Answered, claim: ClaimReply) -> bool:
@@ -267,5 +280,5 @@ def _was_claimed_before(state: OwnerState, answer: Answered, claim: ClaimReply) 
     if not answer.repeated or claim.word is not ClaimWord.BUSY:
         return False
     has_its_deadline = claim.deadline_ms == answer.now_ms + state.policy.wait_ms(claim.attempts)
-    is_unknown = state.open_claim is None or state.open_claim.seq != claim.seq
-    return has_its_deadline and is_unknown
+    is_open = state.open_claim is not None and state.open_claim.seq == claim.seq
+    return has_its_deadline and not is_open

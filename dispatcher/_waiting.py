@@ -1,7 +1,7 @@
 """Events that wait behind the current event of their queue, bounded per vehicle.
 
-A later heartbeat replaces a waiting one, and a later subscription replaces an earlier one; the replaced event counts as carried
-out. Connects and disconnects do not replace each other, so their number is bounded: a vehicle with too many loses its oldest
+A later heartbeat replaces a waiting one, and a later subscription replaces an earlier one; the replaced event counts as handled.
+Connects and disconnects do not replace each other, so their number is bounded: a vehicle with too many loses its oldest
 ones. The broker may lose events too, and the next heartbeat, or a deadline, makes up for both losses.
 """
 
@@ -32,39 +32,46 @@ class Job:
 
 
 def enqueue_job(waiting: deque[Job], job: Job) -> None:
-    """Append `job` to the waiting jobs, and remove and settle a job that it replaces.
+    """Append `job` to the waiting jobs, and remove and finish a job that it replaces.
 
     A sign of presence or a subscription replaces one of the same kind. If too many connection events wait, another replaces the
-    oldest of them.
+    oldest of them. Any other event replaces nothing.
     """
     kind = type(job.event)
     if kind is PresenceSign or kind is Subscribed:
         replaced = next((other for other in waiting if type(other.event) is kind), None)
         if replaced is not None:
             waiting.remove(replaced)
-            _settle_replaced(replaced, job)
+            _finish_replaced(replaced, job)
             _metrics.MERGED.inc()
     elif kind in _CONNECTION_EVENTS:
         connections = [other for other in waiting if type(other.event) in _CONNECTION_EVENTS]
         if len(connections) >= MAX_WAITING_CONNECTIONS:
             oldest = connections[0]
             waiting.remove(oldest)
-            _settle_replaced(oldest, job)
+            _finish_replaced(oldest, job)
             _metrics.SHED.inc()
     waiting.append(job)
 
 
 def after_two_calls(done: Done) -> Done:
     """Return a callback that calls `done` when it is called the second time, for an event that two queues handle."""
-    calls = iter((lambda: None, done))
-    return lambda: next(calls)()
+    calls = 0
+
+    def count_call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            done()
+
+    return count_call
 
 
-def _settle_replaced(replaced: Job, later: Job) -> None:
-    """Settle `replaced`, which `later` makes unnecessary.
+def _finish_replaced(replaced: Job, later: Job) -> None:
+    """Call `done` of `replaced`, which `later` makes unnecessary.
 
     A job without `done` came with QoS 0, so the broker would not redeliver it. If `later` is such a job, it takes over `done` of
-    `replaced`; so the message of `replaced` is acknowledged only once `later` is carried out.
+    `replaced`; so the message of `replaced` is acknowledged only once `later` is handled.
     """
     if later.done is None:
         later.done = replaced.done

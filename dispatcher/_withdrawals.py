@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dispatcher import _metrics
-from dispatcher._brakes import OVER, braked
+from dispatcher._brakes import WINDOW_OVER, why_braked
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import wall_clock_ms
@@ -38,10 +38,13 @@ class Withdrawals:
         self._closed_seqs, self._reason_by_seq = closed_seqs, reason_by_seq
         self._found = set[int]()  # seqs of the triggers of which the scan has found an entry
         # The keys are seqs in ASCII, as Redis returns them.
-        self._campaign_of = {str(seq).encode(): campaign for campaign, seqs in seqs_by_campaign.items() for seq in seqs}
-        self._published = Counter[str]()  # campaign → number of entries in flight, which no brake can take back
+        self._campaign_of: dict[bytes, str] = {}
+        for campaign, seqs in seqs_by_campaign.items():
+            self._campaign_of |= dict.fromkeys((str(seq).encode() for seq in seqs), campaign)
+        self._in_flight = Counter[str]()  # campaign → number of entries in flight, which no brake can take back
 
     def __bool__(self) -> bool:
+        """Whether there is any trigger whose entries must be withdrawn."""
         return bool(self._reason_by_seq)
 
     @classmethod
@@ -52,13 +55,13 @@ class Withdrawals:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
         known = await queues.brakes()
-        closed = await queues.closed_windows(known.now_ms)
-        reason_by_seq = dict.fromkeys(closed, OVER)
+        closed_seqs = await queues.closed_windows(known.now_ms)
+        reason_by_seq = dict.fromkeys(closed_seqs, WINDOW_OVER)
         brakes = {campaign: brake for campaign, brake in known.brakes.items() if brake.is_on}
-        seqs_by_campaign = dict(zip(brakes, await queues.released(list(brakes)), strict=True))
+        seqs_by_campaign = dict(zip(brakes, await queues.release_seqs(list(brakes)), strict=True))
         for campaign, seqs in seqs_by_campaign.items():
-            reason_by_seq |= dict.fromkeys(seqs, braked(campaign, brakes[campaign]))
-        return cls(queues, seqs_by_campaign, closed, reason_by_seq)
+            reason_by_seq |= dict.fromkeys(seqs, why_braked(campaign, brakes[campaign]))
+        return cls(queues, seqs_by_campaign, closed_seqs, reason_by_seq)
 
     async def withdraw(self, owners: Iterable[str]) -> None:
         """End the entries of these triggers that are pending or parked for these vehicles.
@@ -66,7 +69,8 @@ class Withdrawals:
         Raises:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
-        scanned, batch = list(owners), self._queues.batch()
+        scanned = list(owners)
+        batch = self._queues.batch()
         for owner in scanned:
             batch.call(("ZRANGE", keys.pending(owner), 0, -1), list)
             batch.call(("ZRANGE", keys.parked(owner), 0, -1), list)
@@ -75,11 +79,12 @@ class Withdrawals:
         withdrawn: dict[str, list[int]] = {}  # owner → seqs
         for owner, pending, parked, in_flight in zip(scanned, replies[0::3], replies[1::3], replies[2::3], strict=True):
             if any(map(is_corrupt, (pending, parked, in_flight))):
-                continue  # the scan logs corrupt keys
+                continue  # the scan logs the corrupt keys
             if in_flight in self._campaign_of:
-                self._published[self._campaign_of[in_flight]] += 1
+                self._in_flight[self._campaign_of[in_flight]] += 1
                 self._found.add(int(in_flight))
-            seqs = [seq for seq in map(int, (*pending, *parked)) if seq in self._reason_by_seq and str(seq).encode() != in_flight]
+            waiting = (int(seq) for seq in (*pending, *parked) if seq != in_flight)
+            seqs = [seq for seq in waiting if seq in self._reason_by_seq]
             if seqs:
                 withdrawn[owner] = seqs
         if withdrawn:
@@ -92,24 +97,25 @@ class Withdrawals:
             redis.RedisError: Redis is unavailable or rejects a command.
         """
         for campaign, seqs in self._seqs_by_campaign.items():
-            await self._queues.drop_released(campaign, [seq for seq in seqs if seq not in self._found])
+            await self._queues.drop_release_seqs(campaign, [seq for seq in seqs if seq not in self._found])
         _metrics.BEYOND_RECALL.clear()
-        for campaign, count in self._published.most_common(MAX_CAMPAIGNS):
+        for campaign, count in self._in_flight.most_common(MAX_CAMPAIGNS):
             _metrics.BEYOND_RECALL.labels(campaign).set(count)
         await self._queues.drop_windows([seq for seq in self._closed_seqs if seq not in self._found])
 
     async def _end(self, withdrawn: Mapping[str, Sequence[int]]) -> None:
-        """End these entries, given as owner → seqs, as withdrawn, each with its number of attempts."""
+        """End these entries, given as owner → seqs, with the outcome `withdrawn` and their numbers of attempts."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner, seqs in withdrawn.items():
             batch.call(("HMGET", keys.attempts(owner), *seqs), list)
         attempts_replies = await batch.run(tolerant=True)
         for (owner, seqs), reply in zip(withdrawn.items(), attempts_replies, strict=True):
             attempts_of_seqs = [None] * len(seqs) if is_corrupt(reply) else reply
-            records = (
-                OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=int(attempts or 0), reason=self._reason_by_seq[seq])
-                for seq, attempts in zip(seqs, attempts_of_seqs, strict=True)
-            )
+            records: list[OutcomeRecord] = []
+            for seq, raw_attempts in zip(seqs, attempts_of_seqs, strict=True):
+                attempts = int(raw_attempts or 0)  # missing if the entry was never published
+                reason = self._reason_by_seq[seq]
+                records.append(OutcomeRecord(owner, seq, Outcome.WITHDRAWN, now_ms, attempts=attempts, reason=reason))
             batch.add(owner, End(tuple(records), claim=False), now_ms)
         for seqs, reply in zip(withdrawn.values(), await batch.run(tolerant=True), strict=True):
             self._found.update(seqs)

@@ -22,8 +22,8 @@ class Reconciled:
     """The result of comparing the record with EMQX."""
 
     banned: list[str]  # client ids that EMQX has newly banned
-    already: int  # number of client ids that were banned already
-    ended: list[str]  # client ids whose revocation has expired, and that were removed from the record
+    already_banned: int  # number of client ids that were banned already
+    expired: list[str]  # client ids whose revocation has expired, and that were removed from the record
 
 
 async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) -> bool:
@@ -32,19 +32,19 @@ async def revoke(settings: Settings, redis: Redis, vin: str, until: datetime) ->
     Raises:
         Retryable: the revocation is recorded, but EMQX is unavailable or refuses. The next comparison by a dispatcher bans the
             vehicle.
-        redis.RedisError: EMQX bans the vehicle, but the revocation is not recorded.
+        redis.RedisError: the revocation is not recorded, although EMQX may have banned the vehicle.
     """
-    is_new: bool | None = None
+    is_new = False
     problem: Retryable | None = None
     try:
         async with BrokerApi(settings) as api:
             is_new = await api.ban(vin, until)
     except Retryable as exc:
-        problem = exc
+        problem = exc  # raised below, once the revocation is recorded
     await redis.hset(keys.REVOKED_VEHICLES, vin, str(int(until.timestamp())))
-    if problem:
+    if problem is not None:
         raise problem
-    return bool(is_new)
+    return is_new
 
 
 async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
@@ -55,8 +55,9 @@ async def undo(settings: Settings, redis: Redis, vin: str) -> bool:
         redis.RedisError: the ban has ended, but the next comparison by a dispatcher will ban the vehicle again.
     """
     async with BrokerApi(settings) as api:
-        was_banned = await api.release(vin)
-    return bool(await redis.hdel(keys.REVOKED_VEHICLES, vin)) or was_banned
+        was_banned = await api.unban(vin)
+    was_recorded = bool(await redis.hdel(keys.REVOKED_VEHICLES, vin))
+    return was_banned or was_recorded
 
 
 async def revoked(redis: Redis) -> dict[str, datetime]:
@@ -76,18 +77,18 @@ async def reconcile(settings: Settings, redis: Redis) -> Reconciled:
     if not recorded:
         return Reconciled([], 0, [])
     banned: list[str] = []
-    ended: list[str] = []
-    already = 0
+    expired: list[str] = []
+    already_banned = 0
     now = datetime.now(UTC)
     async with BrokerApi(settings) as api:
         for vin, until in recorded.items():
             if until <= now:
                 await redis.hdel(keys.REVOKED_VEHICLES, vin)
-                ended.append(vin)
+                expired.append(vin)
             elif not await api.ban(vin, until):
-                already += 1
+                already_banned += 1
             elif await redis.hexists(keys.REVOKED_VEHICLES, vin):
                 banned.append(vin)
             else:  # the revocation was undone while the vehicle was being banned
-                await api.release(vin)
-    return Reconciled(banned, already, ended)
+                await api.unban(vin)
+    return Reconciled(banned, already_banned, expired)

@@ -28,7 +28,10 @@ FIRST, MIDDLE, LAST = range(3)  # a single Redis keeps the order of a batch; a c
 
 @dataclass(slots=True)
 class _Plan:
-    """The commands of a batch. The other fields refer to a command by its index in `commands`."""
+    """The commands of a batch. The other fields refer to a command by its index in `commands`.
+
+    A note is a command without a result of its own that belongs to a verb: see `Park`.
+    """
 
     commands: list[Args] = field(default_factory=list)
     reads: list[Read | None] = field(default_factory=list)  # parses the reply of each command; None for a note, without result
@@ -110,11 +113,15 @@ class Batch:
         plan, self._plan = self._plan, _Plan()
         if plan.record_first:
             yield from self._record_before_ending(plan, tolerant=tolerant)
-        raw = yield from _in_stages(plan) if self._of_cluster else sent(plan.commands)
+        if self._of_cluster:
+            raw = yield from _send_in_stages(plan)
+        else:
+            raw = yield from send_commands(plan.commands)
         denied = [index for index in plan.despite_oom if isinstance(raw[index], OutOfMemoryError)]
         if denied:
             wrapped = [_commands.run_despite_oom(plan.commands[index]) for index in denied]
-            _replace(raw, denied, (yield from sent(wrapped)))
+            new_replies = yield from send_commands(wrapped)
+            _replace(raw, denied, new_replies)
         for note_index, verb_index in plan.notes.items():
             if isinstance(raw[note_index], RedisError):  # the verb reports the error of its note
                 raw[verb_index] = raw[note_index]
@@ -139,13 +146,13 @@ class Batch:
         This is necessary in a cluster, where no script can reach both the entry and the outcomes stream. A crash between outcome
         and verb repeats an outcome and loses none.
         """
-        questions = Batch(self._policy, of_cluster=True)
+        questions = Batch(self._policy, of_cluster=True)  # they read what the records need
         for _, queue, now_ms, recorded in plan.record_first:
             questions.add(queue, recorded.question, now_ms)
         replies = yield from questions.exchanges(tolerant=tolerant)
         records = Batch(self._policy, of_cluster=True)
         for (index, queue, now_ms, recorded), reply in zip(plan.record_first, replies, strict=True):
-            if isinstance(reply, RedisError):  # send the question in place of the verb, so that it reports the same error
+            if isinstance(reply, RedisError):  # send the question again in place of the verb, so that it reports the same error
                 plan.commands[index] = recorded.question.command(self._policy, queue, now_ms)
                 continue
             record, verb = recorded.complete(reply)
@@ -158,16 +165,17 @@ class Batch:
             raise ResponseError(f"OUTCOMES cannot be recorded: {exc}") from exc
 
 
-def _in_stages(plan: _Plan) -> Exchange[list[Any]]:
+def _send_in_stages(plan: _Plan) -> Exchange[list[Any]]:
     """Send the commands stage by stage, and return the raw replies in the order of the commands."""
     raw: list[Any] = [None] * len(plan.commands)
     for stage in (FIRST, MIDDLE, LAST):
         indices = [index for index in range(len(raw)) if plan.stages.get(index, MIDDLE) == stage]
-        _replace(raw, indices, (yield from sent([plan.commands[index] for index in indices])))
+        replies = yield from send_commands([plan.commands[index] for index in indices])
+        _replace(raw, indices, replies)
     return raw
 
 
-def sent(commands: list[Args]) -> Exchange[list[Any]]:
+def send_commands(commands: list[Args]) -> Exchange[list[Any]]:
     """Send commands and return the raw replies. If Redis, or a node of a cluster, lacks a script, all scripts are loaded.
 
     Only the commands whose script was missing are sent again, so each command takes effect once.
@@ -178,17 +186,22 @@ def sent(commands: list[Args]) -> Exchange[list[Any]]:
     without_script = [index for index, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
     if without_script:
         yield LOAD_COMMANDS
-        _replace(raw, without_script, (yield [commands[index] for index in without_script]))
+        new_replies = yield [commands[index] for index in without_script]
+        _replace(raw, without_script, new_replies)
     return raw
 
 
 def _replace(raw: list[Any], indices: Sequence[int], replies: Sequence[Any]) -> None:
+    """Put `replies` into `raw`, at these indices in order."""
     for index, reply in zip(indices, replies, strict=True):
         raw[index] = reply
 
 
 def _parse(reads: Sequence[Read | None], raw: Sequence[Any], *, tolerant: bool) -> list[Any]:
-    """Parse the raw reply of each command that has a result; raises the error of a command as `Batch.exchanges` says."""
+    """Parse the raw reply of each command that has a result.
+
+    Raises the error of a command, except that with `tolerant`, the error of a corrupt key takes the place of its reply.
+    """
     replies = []
     for read, reply in zip(reads, raw, strict=True):
         if read is None:

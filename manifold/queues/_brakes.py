@@ -20,7 +20,7 @@ class KnownBrakes(NamedTuple):
 
 
 class BrakedQueues(Streams):
-    """Reads and sets brakes. An order that arrives late, or twice, changes nothing.
+    """Reads and sets brakes. An order that arrives late, after a newer one, or twice changes nothing.
 
     Raises:
         redis.RedisError: from every method, if Redis is unavailable or rejects a command.
@@ -47,32 +47,34 @@ class BrakedQueues(Streams):
         return int(await self._run_one(_commands.brake(forgotten)))
 
     async def brakes_since(self) -> bytes:
-        """The time at which all brakes were first loaded into this Redis; b"" if they never were.
+        """Read when all brakes were first loaded into this Redis, in Unix microseconds; b"" if they never were.
 
         The value differs after Redis was emptied and the brakes were loaded again.
         """
         version: bytes | None = await self._run_one(("GET", keys.BRAKES_VERSION))
-        return (version or b"").partition(b".")[0]
+        loaded_at, _, _ = (version or b"").partition(b".")  # a version is `<loaded_at>.<changed_at>`
+        return loaded_at
 
     async def brakes(self) -> KnownBrakes:
         """Read all brakes."""
-        version, now_ms, raw = await self._run_one(_commands.read_brakes())
-        fields = zip(raw[::2], raw[1::2], strict=True)
-        return KnownBrakes(version, now_ms, {campaign.decode(): Brake.from_wire(value) for campaign, value in fields})
+        version, now_ms, flat = await self._run_one(_commands.read_brakes())
+        campaigns_and_brakes = zip(flat[::2], flat[1::2], strict=True)
+        brakes = {campaign.decode(): Brake.from_wire(brake) for campaign, brake in campaigns_and_brakes}
+        return KnownBrakes(version, now_ms, brakes)
 
-    async def released(self, campaigns: Sequence[str]) -> list[list[int]]:
-        """The seqs of each campaign's triggers that may have entries, in the order of `campaigns`."""
+    async def release_seqs(self, campaigns: Sequence[str]) -> list[list[int]]:
+        """Read the seqs of each campaign's triggers that may still have entries, in the order of `campaigns`."""
         batch = self.batch()
         for campaign in campaigns:
             batch.call(("ZRANGE", keys.releases(campaign), 0, -1), _seqs)
         return await batch.run()
 
     async def closed_windows(self, now_ms: int) -> list[int]:
-        """The seqs of the triggers that may have entries and whose time window for the vehicles ended at or before `now_ms`."""
+        """Read the seqs of triggers that may still have entries, although their time window ended at or before `now_ms`."""
         return _seqs(await self._run_one(("ZRANGEBYSCORE", keys.WINDOWS, "-inf", now_ms)))
 
-    async def drop_released(self, campaign: str, seqs: Sequence[int]) -> None:
-        """Remove triggers of a campaign from those that `released` returns, because they have no entry left."""
+    async def drop_release_seqs(self, campaign: str, seqs: Sequence[int]) -> None:
+        """Remove triggers of a campaign from those that `release_seqs` returns, because they have no entry left."""
         await self._drop(keys.releases(campaign), seqs)
 
     async def drop_windows(self, seqs: Sequence[int]) -> None:
@@ -80,13 +82,16 @@ class BrakedQueues(Streams):
         await self._drop(keys.WINDOWS, seqs)
 
     async def _drop(self, key: str, seqs: Sequence[int]) -> None:
+        """Remove seqs from a sorted set, `DROP_BATCH_SIZE` of them with each command."""
         for start in range(0, len(seqs), DROP_BATCH_SIZE):
             await self._run_one(("ZREM", key, *seqs[start : start + DROP_BATCH_SIZE]))
 
     async def _run_one(self, command: tuple[Any, ...]) -> Any:
+        """Run one command and return its raw reply."""
         batch = self.batch()
         batch.call(command, lambda reply: reply)
-        return (await batch.run())[0]
+        (reply,) = await batch.run()
+        return reply
 
 
 def _seqs(members: list[bytes]) -> list[int]:

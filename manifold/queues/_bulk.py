@@ -19,10 +19,12 @@ class LoadResult:
     offered: int = 0  # number of offered entries
     queued: int = 0  # number of entries that are new in the queues
     superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of each superseded entry
-    spoilt: list[str] = field(default_factory=list)  # owners who were skipped because of a corrupt key
+    spoilt: list[str] = field(default_factory=list)  # owners that were skipped because of a corrupt key
 
     def __add__(self, other: "LoadResult") -> "LoadResult":
-        return LoadResult(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        """Add up each number, and concatenate each list."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        return LoadResult(**sums)
 
 
 class BulkQueues:
@@ -42,6 +44,7 @@ class BulkQueues:
         return batch.run(tolerant=tolerant)
 
     def _wake(self, queues: Iterable[str]) -> None:
+        """Notify the dispatchers that these queues have something to claim."""
         batch = self._batch()
         batch.wake(queues)
         if batch:

@@ -90,8 +90,8 @@ class _Pipeline(ClusterPipeline):
         except _NODE_ERRORS:
             await client.reload_topology()
             raise
-        lost = next((reply for reply in replies if isinstance(reply, (*_NODE_ERRORS, *_TOPOLOGY_ERRORS))), None)
-        if lost is not None:
-            await client.reload_topology()
-            raise RedisConnectionError(repr(lost)) from lost
+        for reply in replies:
+            if isinstance(reply, (*_NODE_ERRORS, *_TOPOLOGY_ERRORS)):
+                await client.reload_topology()
+                raise RedisConnectionError(repr(reply)) from reply
         return replies

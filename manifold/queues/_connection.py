@@ -60,12 +60,15 @@ class _Sending(AbstractConnection):
             await library.connect_check_health(check_health=False)
         if check_health:
             await library.check_health()
-        chunks = command.encode() if isinstance(command, str) else command
+        if isinstance(command, str):
+            command = command.encode()
+        chunks = [command] if isinstance(command, bytes) else command
         writer = stream_writer(self)
         try:
-            writer.writelines([chunks] if isinstance(chunks, bytes) else chunks)
+            writer.writelines(chunks)
+            low_water_bytes, _ = writer.transport.get_write_buffer_limits()
             # `drain` would return at once while the buffer is below its low-water mark, so do not even call it then.
-            if writer.transport.get_write_buffer_size() > writer.transport.get_write_buffer_limits()[0]:
+            if writer.transport.get_write_buffer_size() > low_water_bytes:
                 async with asyncio.timeout(self.socket_timeout):
                     await writer.drain()
         except BaseException as exc:  # the command may be half written, so this connection cannot be used again
@@ -117,6 +120,7 @@ class PackingConnection(_Sending, Connection):
         return self.is_connected and not await parser(self).can_read()
 
     async def _next_reply(self) -> Any:
+        """Wait for a reply. A Redis error is a reply, too."""
         try:
             return await self.read_response()
         except ResponseError as exc:
@@ -204,6 +208,7 @@ def connect(url: str, **options: Any) -> Redis:
 
 
 def _pack(args: tuple[Any, ...]) -> bytes:
+    """Pack one command in C."""
     name = args[0]
     if isinstance(name, str) and " " in name:  # redis-py passes some commands as one word, such as `XGROUP CREATE`
         args = (*name.split(), *args[1:])

@@ -20,7 +20,7 @@ def is_corrupt(reply: object) -> bool:
 
 
 def unreadable(exc: ValueError) -> ResponseError:
-    """Build the error that replaces an unreadable reply; `is_corrupt` is true of it."""
+    """Build the error that takes the place of a reply that could not be parsed; `is_corrupt` is true of it."""
     return ResponseError(f"WRONGTYPE {exc}")
 
 

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 
-from manifold.queues._batch import Batch, Exchange, sent
+from manifold.queues._batch import Batch, Exchange, send_commands
 from manifold.queues._cluster import is_cluster
 from manifold.queues._connection import exchange
 from manifold.queues._policy import Policy
@@ -66,7 +66,7 @@ async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
     Raises:
         redis.RedisError: the connection failed; the commands may have taken effect. A Redis error is returned as a reply.
     """
-    return await drive(sent(commands), partial(exchange, redis))
+    return await drive(send_commands(commands), partial(exchange, redis))
 
 
 async def drive(exchanges: Exchange[T], send: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
@@ -98,6 +98,7 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
         return [_reply(connection) for _ in commands]
 
     try:
+        # After a failure, disconnect, so that the retry reconnects.
         replies: list[Any] = connection.retry.call_with_retry(send_and_read, lambda _: connection.disconnect())
     except BaseException:  # the next command would read the remaining replies as its own
         connection.disconnect()
@@ -108,6 +109,7 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
 
 
 def _pack(command: Args) -> bytes:
+    """Pack one command in C."""
     # Pass numbers as text. hiredis 3.5 does not check the result of `PyObject_Repr`, which is NULL if a signal handler raises
     # while it runs; so an interrupted job would end with a segmentation fault. The handlers of services do not raise.
     texts: Any = tuple([str(arg) if type(arg) is int or type(arg) is float else arg for arg in command])
@@ -116,6 +118,7 @@ def _pack(command: Args) -> bytes:
 
 
 def _reply(connection: Any) -> Any:
+    """Read one reply. A Redis error is a reply, too."""
     try:
         return connection.read_response()
     except ResponseError as exc:

@@ -45,15 +45,15 @@ class EcqLoader(BulkQueues):
         remaining = iter(client_ids)
         while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
             replies = self._run_verbs([(client_id, Prune(before_ms)) for client_id in chunk], now_ms)
-            removed += sum(reply for reply in replies if not is_corrupt(reply))
+            removed += sum(reply for reply in replies if not is_corrupt(reply))  # nothing was removed from a corrupt queue
         return removed
 
     def expire(self, queues: Iterable[tuple[str, Sequence[int]]], now_ms: int) -> Iterator[tuple[str, int]]:
         """End pending messages that are past their retention, and yield (client id, seq) of each that has expired.
 
-        `queues` has the client ids, each with the seqs to end. The messages end only as the result is consumed. Another call
-        yields the same messages again. A message that is in flight or acknowledged does not expire, and neither does any message
-        of a queue with corrupt keys.
+        `queues` has the client ids, each with the seqs to end. The messages end only as the result is consumed. A repeated call
+        yields the same. A message that is in flight or acknowledged does not expire, and neither does any message of a queue with
+        corrupt keys.
         """
         remaining = iter(queues)
         while chunk := list(islice(remaining, QUEUES_PER_FLUSH)):
@@ -84,20 +84,24 @@ class EcqLoader(BulkQueues):
         (reply,) = self._run_verbs([(client_id, Read())], now_ms=0, tolerant=False)
         return self._read_rest(client_id, reply)
 
-    def _read_rest(self, client_id: str, reply: ReadReply) -> ReadReply:
-        """Read the keys of a queue that follow those in `reply`, and return the whole queue.
+    def _read_rest(self, client_id: str, first: ReadReply) -> ReadReply:
+        """Continue the scan of a queue that `first` began, and return the whole queue.
 
-        Position and epoch are those that the last call has read.
+        Position and epoch are those that the last call has read. A key that changes during the scan may be read twice; its newer
+        message counts.
         """
-        newest = {message.key: message for message in reply.messages}
+        newest = {message.key: message for message in first.messages}
+        reply = first
         while reply.cursor:
             (reply,) = self._run_verbs([(client_id, Read(reply.cursor))], now_ms=0, tolerant=False)
             for message in reply.messages:
-                if message.key not in newest or newest[message.key].seq <= message.seq:
+                known = newest.get(message.key)
+                if known is None or known.seq <= message.seq:
                     newest[message.key] = message
         return reply._replace(messages=tuple(sorted(newest.values(), key=lambda message: message.seq)))
 
     def _flush(self, parts: list[LakeQueue], now_ms: int) -> LoadResult:
+        """Load these parts of queues in one round trip, and wake the dispatchers for those that have something to claim."""
         client_ids = {part.client_id for part in parts}
         result = LoadResult(owners=len(client_ids), offered=sum(len(part.load.messages) for part in parts))
         ready: dict[str, None] = {}  # an ordered set, because a queue may have several parts

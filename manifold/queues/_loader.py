@@ -9,7 +9,7 @@ from redis import Redis
 from manifold.contracts import keys
 from manifold.contracts.brakes import Braking, EntryTrigger
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.contracts.seq import MAX_SEQ, node_of
+from manifold.contracts.seq import node_of
 from manifold.queues import _commands
 from manifold.queues._bulk import BulkQueues, LoadResult
 from manifold.queues._cluster import is_cluster
@@ -17,7 +17,7 @@ from manifold.queues._corrupt_keys import find_corrupt_key, is_corrupt
 from manifold.queues._policy import Policy
 from manifold.queues._scripts import Args
 from manifold.queues.verbs.ends import End
-from manifold.queues.verbs.fills import Erase, Offer, flat
+from manifold.queues.verbs.fills import Erase, Offer, flatten
 
 OWNERS_PER_FLUSH = 500
 SEQS_PER_CALL = 2000
@@ -56,10 +56,13 @@ class Loader(BulkQueues):
 
         Dispatchers are woken for the owners that are present.
         """
-        return self.offer(((owner, flat(self._policy, owned)) for owner, owned in entries), now_ms)
+        return self.offer(((owner, flatten(self._policy, owned)) for owner, owned in entries), now_ms)
 
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        """As `enqueue`, with flattened entries: (owner, [seq, …]), or (owner, [seq, request_id, seq, …]) with compaction."""
+        """Queue entries as `enqueue` does, but given in the form that `Offer` takes.
+
+        This is (owner, [seq, …]), or (owner, [seq, request_id, seq, …]) with compaction.
+        """
         total = LoadResult()
         for chunk in _in_chunks(parts):
             total += self._flush(chunk, now_ms)
@@ -115,20 +118,21 @@ class Loader(BulkQueues):
                 commands += trigger_commands
                 seqs += [seq] * len(trigger_commands)
             replies = self._send(commands, tolerant=True)
-            corrupt_keys |= dict.fromkeys(
-                keys.trigger(seq) for seq, reply in zip(seqs, replies, strict=True) if is_corrupt(reply)
-            )
+            for seq, reply in zip(seqs, replies, strict=True):
+                if is_corrupt(reply):
+                    corrupt_keys[keys.trigger(seq)] = None
         return list(corrupt_keys)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
         """Forget ended entries (owner, seq) whose outcomes are in the lake, unless a recorder could still offer them again."""
-        remaining, forgotten, kept = iter(ended), 0, 0
+        remaining = iter(ended)
+        forgotten = kept = 0
         while batch := list(islice(remaining, DONE_BATCH_SIZE)):
-            enqueued_seqs = self._enqueued_seqs({node_of(seq) for _, seq in batch})
-            forgettable = [(owner, seq) for owner, seq in batch if seq <= enqueued_seqs.get(node_of(seq), MAX_SEQ)]
+            forgettable = self._forgettable(batch)
             kept += len(batch) - len(forgettable)
             seqs_by_owner: dict[str, list[int]] = {}
             for pairs in _in_chunks(forgettable):
+                # Ask once for all these owners first, because in a rebuild hardly any owner has ended entries.
                 if self._has_any([keys.done(owner) for owner, _ in pairs]):
                     for owner, seq in pairs:
                         seqs_by_owner.setdefault(owner, []).append(seq)
@@ -136,6 +140,16 @@ class Loader(BulkQueues):
                 commands: list[Args] = [("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]
                 forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_corrupt(reply))
         return Forgotten(forgotten, kept)
+
+    def _forgettable(self, ended: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return those of the ended entries (owner, seq) that no recorder can offer again."""
+        enqueued_seqs = self._enqueued_seqs({node_of(seq) for _, seq in ended})
+        forgettable: list[tuple[str, int]] = []
+        for owner, seq in ended:
+            enqueued_seq = enqueued_seqs.get(node_of(seq))  # None: this recorder enqueues nothing
+            if enqueued_seq is None or seq <= enqueued_seq:
+                forgettable.append((owner, seq))
+        return forgettable
 
     def corrupt_key(self, owner: str) -> str:
         """Describe the owner's first key with a wrong type, naming the key and its type.
@@ -146,18 +160,19 @@ class Loader(BulkQueues):
         return description or f"one of these keys holds an unreadable value: {', '.join(keys.owner_keys(owner))}"
 
     def _enqueued_seqs(self, nodes: Iterable[int]) -> dict[int, int]:
-        """The seq, by recorder, up to which that recorder will offer nothing again.
+        """Read the watermarks of these recorders: node → seq up to which the recorder has enqueued everything.
 
-        Recorders without a watermark are missing, because they enqueue nothing. In a cluster, a recorder has one watermark per
-        part of the slots; it gets 0 if only some of them exist.
+        A recorder without a watermark is left out, because it enqueues nothing. In a cluster, a recorder has one watermark per
+        part of the slots: the smallest counts, or 0 if some of them are missing.
         """
-        seqs_by_node = {}
+        seqs_by_node: dict[int, int] = {}
         for node in nodes:
             mark_keys = keys.watermark_keys(node, of_cluster=is_cluster(self._redis))
             marks = self._send([("GET", key) for key in mark_keys])
             seqs = [int(mark.split()[1]) for mark in marks if mark]  # a watermark is `<load_id> <seq>`
             if seqs:
-                seqs_by_node[node] = min(seqs) if len(seqs) == len(mark_keys) else 0
+                is_complete = len(seqs) == len(mark_keys)
+                seqs_by_node[node] = min(seqs) if is_complete else 0
         return seqs_by_node
 
     def is_loaded(self) -> bool:
@@ -166,24 +181,26 @@ class Loader(BulkQueues):
         return bool(self._redis.exists(*marks) == len(marks))
 
     def mark_loaded(
-        self, now_ms: int, taken: Mapping[int, int] | None = None, taken_ecq: Mapping[int, int] | None = None
+        self, now_ms: int, loaded_seqs: Mapping[int, int] | None = None, loaded_ecq_seqs: Mapping[int, int] | None = None
     ) -> None:
         """Mark the queues as holding everything that is pending, unless they are marked already.
 
-        `taken` and `taken_ecq` give, by recorder, the seq up to which its triggers and its stream `ecq` were loaded from the
-        lake.
+        `loaded_seqs` and `loaded_ecq_seqs` give, by recorder, the seq up to which its triggers and its stream `ecq` were loaded
+        from the lake.
         """
         if self.is_loaded():
             return
+        # The marks come last, so that they are never set without the seqs.
         self._redis.delete(keys.REBUILT_UP_TO)
-        fields: dict[Any, Any] = {keys.rebuilt_field(node): seq for node, seq in (taken or {}).items()}
-        fields |= {keys.rebuilt_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
+        fields: dict[Any, Any] = {keys.rebuilt_field(node): seq for node, seq in (loaded_seqs or {}).items()}
+        fields |= {keys.rebuilt_field(node, of_ecq=True): seq for node, seq in (loaded_ecq_seqs or {}).items()}
         if fields:
             self._redis.hset(keys.REBUILT_UP_TO, mapping=fields)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 
     def _flush(self, offers: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
+        """Queue these entries, in the form that `offer` takes, in one round trip, and wake the dispatchers."""
         replies = self._run(((owner, Offer(parts)) for owner, parts in offers), now_ms, tolerant=True)
         parts_per_entry = 2 if self._policy.compaction else 1
         offered = sum(len(parts) for _, parts in offers) // parts_per_entry
@@ -224,6 +241,7 @@ def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[s
 
 
 def _in_chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """Group the items into lists of up to `OWNERS_PER_FLUSH`."""
     remaining = iter(items)
     while chunk := list(islice(remaining, OWNERS_PER_FLUSH)):
         yield chunk

@@ -52,8 +52,11 @@ class WakeStreams(Streams):
         _settle(batch, settled)
         options = ("COUNT", count, "BLOCK", block_ms, "STREAMS", *streams, *[">"] * len(streams))
         batch.call(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
-        *_, records_by_stream = await batch.run()
-        return [wake for stream, records in records_by_stream for wake in _wakes(_shard(stream), records)]
+        *_, records_by_stream = await batch.run()  # the reply to the last command, XREADGROUP
+        wakes: list[Wake] = []
+        for stream, records in records_by_stream:
+            wakes += _wakes(_shard(stream), records)
+        return wakes
 
     async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
         """Take over wake-ups that another consumer has read but not settled for `idle_ms`, because it is dead or stuck.
@@ -74,7 +77,7 @@ class WakeStreams(Streams):
         await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
-        """Up to `count` owners of this shard whose deadline is at or before `now_ms`, the earliest first.
+        """Read up to `count` owners of this shard whose deadline is at or before `now_ms`, the earliest first.
 
         They stay in the deadline index until `settle_due` removes them.
         """
@@ -94,15 +97,17 @@ class WakeStreams(Streams):
 
 
 def _settle(batch: Batch, wakes: Iterable[Wake]) -> None:
-    by_shard: dict[int, list[bytes]] = {}
+    """Add the commands that remove these wake-ups from their streams."""
+    ids_by_shard: dict[int, list[bytes]] = {}
     for wake in wakes:
-        by_shard.setdefault(wake.shard, []).append(wake.record_id)
-    for shard, record_ids in by_shard.items():
+        ids_by_shard.setdefault(wake.shard, []).append(wake.record_id)
+    for shard, record_ids in ids_by_shard.items():
         batch.call(("XACK", keys.wake(shard), keys.WAKE_GROUP, *record_ids), int)
         batch.call(("XDEL", keys.wake(shard), *record_ids), int)
 
 
 def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:
+    """Parse the records of a stream, except those without fields: they were deleted after another consumer had read them."""
     return [_wake(shard, record_id, fields) for record_id, fields in records if fields]
 
 
@@ -115,4 +120,6 @@ def _wake(shard: int, record_id: bytes, fields: dict[bytes, bytes]) -> Wake:
 
 
 def _shard(stream: bytes) -> int:
-    return int(stream.rpartition(b":")[2])
+    """The shard in the name of a wake-up stream, `{wake}:<shard>`."""
+    _, _, shard = stream.rpartition(b":")
+    return int(shard)

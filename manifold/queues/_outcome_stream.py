@@ -1,6 +1,7 @@
 """The outcomes stream, written by dispatchers and jobs and read by the recorder."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from manifold.contracts import keys
 from manifold.contracts.outcomes import OutcomeRecord
@@ -32,17 +33,19 @@ class OutcomeStream(Streams):
 
         With `again`, read the outcomes that this consumer has read before without settling them, and do not wait.
         """
-        start = "0" if again else ">"
-        reply = await self.redis.xreadgroup(
-            keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=None if again else block_ms
-        )
-        return [(record_id, _payload(fields)) for _, records in records_of(reply) for record_id, fields in records if fields]
+        start = "0" if again else ">"  # "0": read by this consumer but not settled; ">": not read by any consumer
+        block = None if again else block_ms
+        reply = await self.redis.xreadgroup(keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=block)
+        outcomes: list[tuple[bytes, bytes]] = []
+        for _, records in records_of(reply):
+            outcomes += _outcomes(records)
+        return outcomes
 
     async def claim_stale_outcomes(self, consumer: str, *, idle_ms: int, count: int) -> list[tuple[bytes, bytes]]:
         """Take over outcomes that another recorder read but has not settled for `idle_ms`, as (record id, JSON)."""
         reply = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
         records = reply[1]  # after the cursor of the next call
-        return [(record_id, _payload(fields)) for record_id, fields in records if fields]
+        return _outcomes(records)
 
     async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
         """Remove outcomes that are on disk from the stream."""
@@ -53,6 +56,13 @@ class OutcomeStream(Streams):
             await batch.run()
 
 
+def _outcomes(records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
+    """Return (record id, JSON) of each record, except those without fields: they were deleted after they had been read."""
+    return [(record_id, _payload(fields)) for record_id, fields in records if fields]
+
+
 def _payload(fields: dict[bytes, bytes]) -> bytes:
     """The JSON of a record. If another program wrote the record, all its bytes, which the recorder rejects and keeps."""
-    return fields[b"o"] if b"o" in fields else b" ".join(part for field in fields.items() for part in field)
+    if b"o" in fields:
+        return fields[b"o"]
+    return b" ".join(chain.from_iterable(fields.items()))

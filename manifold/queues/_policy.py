@@ -25,7 +25,10 @@ class Policy:
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
         """Build the policy from the settings."""
-        ecq_pending = settings.ecq_pending_retention
+        ecq_pending_retention_ms = 0  # without end
+        if settings.ecq_pending_retention is not None:
+            # At least 1, because 0 would mean without end.
+            ecq_pending_retention_ms = max(1, round(settings.ecq_pending_retention.total_seconds() * 1000))
         return cls(
             presence_ms=round(settings.presence_seconds * 1000),
             retention_ms=round(settings.retention_days * 86_400_000),
@@ -34,18 +37,20 @@ class Policy:
             wake_shards=settings.wake_shards,
             compaction=settings.compaction == "request_id",
             ecq_retention_ms=round(settings.ecq_retention_days * 86_400_000),
-            ecq_pending_retention_ms=0 if ecq_pending is None else max(1, round(ecq_pending.total_seconds() * 1000)),
+            ecq_pending_retention_ms=ecq_pending_retention_ms,
         )
 
     @cached_property
     def numbers(self) -> tuple[int, int, int, int]:
-        """The policy arguments of every script, in the order in which lua/_owner.lua names them."""
+        """The policy arguments of every script of a fanout queue, in the order in which lua/_owner.lua names them."""
         return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
 
     @cached_property
     def ecq_numbers(self) -> tuple[int, int, int, int]:
-        """The policy arguments of every script of a compacted queue, whose pending messages have their own retention."""
-        return *self.numbers[:3], self.ecq_pending_retention_ms or FOREVER_MS
+        """The same arguments for the scripts of a compacted queue, whose pending messages have their own retention."""
+        presence_ms, ack_deadline_ms, ack_deadline_max_ms, _ = self.numbers
+        retention_ms = FOREVER_MS if self.ecq_pending_retention_ms == 0 else self.ecq_pending_retention_ms
+        return presence_ms, ack_deadline_ms, ack_deadline_max_ms, retention_ms
 
     def ecq_pending_from(self, now_ms: int) -> int:
         """The smallest seq that a pending message of a compacted queue can have without being expired at `now_ms`."""

@@ -55,7 +55,7 @@ class QueueStats:
     ecq_longest: Named = field(default_factory=list)  # client id and messages, most first
     ecq_oldest: Named = field(default_factory=list)  # client id and seq of the client's oldest pending message, oldest first
 
-    def take(
+    def add_slice(
         self,
         counts: list[int],
         longest: list[Any],
@@ -65,7 +65,7 @@ class QueueStats:
         ecq_longest: list[Any],
         ecq_oldest: list[Any],
     ) -> None:
-        """Add the reply of queue_stats.lua for one slice of the keys."""
+        """Add the parts of the reply of queue_stats.lua for one slice of the keys; the script describes them."""
         by_name = dict(zip(COUNTS, (*counts, *ecq_counts), strict=True))
         by_name["pending"] -= by_name["in_flight"]  # the script counts an entry in flight as pending, too
         by_name["ecq_pending"] -= by_name["ecq_in_flight"]
@@ -80,10 +80,10 @@ class QueueStats:
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """The limits that the next slice's queues must exceed to be named, as queue_stats.lua takes them.
+        """The limits beyond which queue_stats.lua names a queue of the next slice, in the order of its arguments.
 
-        They are the length above which a fanout queue is named and the oldest seq below which it is named, and then the same two
-        limits for compacted queues.
+        They are the length above which a fanout queue is named, the oldest seq below which it is named, and the same two limits
+        for compacted queues.
         """
         return _min_length(self.longest), _max_seq(self.oldest), _min_length(self.ecq_longest), _max_seq(self.ecq_oldest)
 
@@ -107,34 +107,35 @@ class QueueStats:
             return None
         fields = {name.decode(): json.loads(value) for name, value in raw.items() if name.decode() in cls.__slots__}
         stats = cls(**fields)
-        for name in NAMED_QUEUES:
+        for name in NAMED_QUEUES:  # JSON has no tuples, so each pair was loaded as a list
             setattr(stats, name, [(owner, number) for owner, number in getattr(stats, name)])
         return stats
 
 
 async def walk(
-    redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int, every: bool = False
+    redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int, all_fanout_queues: bool = False
 ) -> AsyncIterator[list[str]]:
     """Scan all keys slice by slice, add them to `stats`, and yield the queues of each slice that have an expired entry.
 
-    With `every`, yield all fanout queues that have an entry, and the compacted queues that have an expired message.
+    With `all_fanout_queues`, yield all fanout queues that have an entry, and the compacted queues that have an expired message.
 
     A slice blocks Redis for one to two milliseconds per 1,000 keys. The caller may pause between slices.
 
     Raises:
         redis.RedisError: Redis is unavailable or rejects a command.
     """
-    expired_upto = MAX_SEQ if every else seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
-    ecq_expired_upto = policy.ecq_pending_from(stats.at_ms) - 1
-    limits = (stats.at_ms, policy.presence_ms, max(0, expired_upto))
+    # A queue is yielded if the seq of its oldest entry is at most this one; with MAX_SEQ, every queue with an entry is.
+    expired_seq = MAX_SEQ if all_fanout_queues else seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
+    ecq_expired_seq = policy.ecq_pending_from(stats.at_ms) - 1
     for node in await _nodes(redis):
         cursor = b"0"
         while True:
             started = time.perf_counter()
-            args = (0, cursor, keys_a_slice, *limits, *stats.limits, max(0, ecq_expired_upto))
+            presence_args = (stats.at_ms, policy.presence_ms)
+            args = (cursor, keys_a_slice, *presence_args, max(0, expired_seq), *stats.limits, max(0, ecq_expired_seq))
             reply = await _scan_slice(redis, policy, node, args)
-            cursor, counts, longest, oldest, expired_owners, spoilt, *ecq_parts = reply
-            stats.take(counts, longest, oldest, spoilt, *ecq_parts)
+            cursor, counts, longest, oldest, expired_owners, spoilt, ecq_counts, ecq_longest, ecq_oldest = reply
+            stats.add_slice(counts, longest, oldest, spoilt, ecq_counts, ecq_longest, ecq_oldest)
             stats.seconds += time.perf_counter() - started
             yield [owner.decode() for owner in expired_owners]
             if cursor == b"0":
@@ -150,6 +151,8 @@ async def _nodes(redis: Redis) -> list[dict[str, Any]]:
 
 
 async def _scan_slice(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) -> Any:
+    """Run queue_stats.lua with these arguments on a node, as `_nodes` gives it, and return the raw reply."""
+
     async def execute(commands: list[Args]) -> list[Any]:
         try:
             return [await redis.execute_command(*command, **node) for command in commands]
@@ -157,7 +160,7 @@ async def _scan_slice(redis: Redis, policy: Policy, node: dict[str, Any], args: 
             return [exc]  # the reply to the only command of the batch
 
     batch = Batch(policy, of_cluster=False)  # it runs on a single node, even of a cluster
-    batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
+    batch.call(("EVALSHA", QUEUE_STATS.sha, 0, *args), list)  # 0: the script gets no keys as arguments
     (reply,) = await drive(batch.exchanges(), execute)
     return reply
 
@@ -185,4 +188,5 @@ def _max_seq(oldest: Named) -> int:
 
 
 def _pairs(flat: list[Any]) -> Named:
+    """Parse a flat list of owner and number in turn."""
     return [(owner.decode(), int(number)) for owner, number in zip(flat[::2], flat[1::2], strict=True)]

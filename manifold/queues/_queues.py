@@ -48,7 +48,7 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
             await self.unpark_waiting(data_id, now_ms)
         return str(word)
 
-    async def take_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
+    async def read_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
         """Read payloads in one round trip. Returns them in order, and the data_ids for which entries are parked.
 
         A payload is None if Redis lacks it or its key has a wrong type. Each read restarts the retention of the payload.
@@ -56,16 +56,16 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("GETEX", keys.data(data_id), "PX", self.policy.retention_ms), _bytes_or_none)
-        return await self._with_waiting(batch, data_ids)
+        return await self._run_and_find_waited_for(batch, data_ids)
 
     async def data_sizes(self, data_ids: Sequence[str]) -> list[int]:
-        """Read the size of each payload in bytes, in one round trip; 0 if Redis lacks the payload."""
+        """Read the size of each payload in bytes, in one round trip; 0 if Redis lacks the payload or its key has a wrong type."""
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("STRLEN", keys.data(data_id)), int)
         return [0 if is_corrupt(size) else size for size in await batch.run(tolerant=True)]
 
-    async def put_data(self, payloads: Mapping[str, bytes]) -> list[str]:
+    async def restore_data(self, payloads: Mapping[str, bytes]) -> list[str]:
         """Restore payloads that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
 
         Raises:
@@ -74,13 +74,13 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
         batch = self.batch()
         for data_id, payload in payloads.items():
             batch.call(_commands.store_data(self.policy, data_id, payload), bytes)
-        _, waited_for = await self._with_waiting(batch, list(payloads))
+        _, waited_for = await self._run_and_find_waited_for(batch, list(payloads))
         return waited_for
 
-    async def _with_waiting(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
+    async def _run_and_find_waited_for(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
         """Run a batch that has one command for each data_id.
 
-        Returns the replies, None for that of a corrupt key, and the data_ids for which entries are parked.
+        Returns the replies, with None for that of a corrupt key, and the data_ids for which entries are parked.
         """
         for data_id in data_ids:
             batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
@@ -102,7 +102,9 @@ def _bytes_or_none(reply: bytes | None) -> bytes | None:
 
 
 def _trigger(fields: list[bytes | None]) -> EntryTrigger | None:
+    """Parse the fields of a trigger's hash; None if the hash is missing or incomplete."""
     request_id, data_id, campaign, until = fields
     if not (request_id and data_id):
         return None
-    return EntryTrigger(request_id.decode(), data_id.decode(), bool(campaign), int(until) if until else None)
+    is_release = bool(campaign)  # only a campaign's release has this field
+    return EntryTrigger(request_id.decode(), data_id.decode(), is_release, int(until) if until else None)

@@ -28,7 +28,7 @@ class Streams:
             if group not in {_to_text(info["name"]) for info in groups}:
                 raise
         except ResponseError as exc:
-            if "BUSYGROUP" not in str(exc):
+            if "BUSYGROUP" not in str(exc):  # the group exists
                 raise
 
 
@@ -37,21 +37,25 @@ def records_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, by
 
     The reply may be of RESP2 or RESP3, and raw or already parsed by redis-py.
     """
-    by_stream = reply.items() if isinstance(reply, dict) else reply or ()
-    return [(stream, [_record(*record) for record in _records(records)]) for stream, records in by_stream]
+    if reply is None:  # nothing to read
+        return []
+    by_stream = reply.items() if isinstance(reply, dict) else reply
+    return [(stream, _parse_records(records)) for stream, records in by_stream]
 
 
-def _records(records: list[Any]) -> list[Any]:
-    """The records of one stream. redis-py wraps the records of RESP3 in another list, which is removed here."""
+def _parse_records(records: list[Any]) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Parse the records of one stream into [(record id, fields), …]."""
+    # redis-py wraps the records of RESP3 in another list.
     is_wrapped = records and isinstance(records[0], list) and not isinstance(records[0][0], bytes)
-    return records[0] if is_wrapped else records
+    unwrapped = records[0] if is_wrapped else records
+    return [(record_id, _parse_fields(fields)) for record_id, fields in unwrapped]
 
 
-def _record(record_id: bytes, fields: Any) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return a record with its fields as a dict. `fields` is a dict, a flat list, or None if the record was deleted."""
-    if isinstance(fields, dict):
-        return record_id, fields
-    return record_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
+def _parse_fields(fields: dict[bytes, bytes] | list[bytes] | None) -> dict[bytes, bytes]:
+    """Return the fields of a record as a dict. They are a dict, a flat list, or None if the record was deleted."""
+    if fields is None:
+        return {}
+    return fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
 
 
 def texts(replies: Any) -> list[str]:

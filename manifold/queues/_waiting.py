@@ -1,4 +1,6 @@
-"""Parked entries: notes say which entries wait for which data, and the entries are queued when their data arrives."""
+"""Parked entries: notes say which entries wait for which data, and the entries are pending again when their data arrives."""
+
+from collections.abc import Sequence
 
 from manifold.contracts import keys
 from manifold.queues._batch import FIRST, LAST
@@ -39,7 +41,7 @@ class WaitingForData(WakeStreams):
         return unparked
 
     async def waiting_data_ids(self, now_ms: int) -> list[str]:
-        """The data_ids for which entries were parked within the retention."""
+        """Read the data_ids for which entries were parked within the retention, and forget the others."""
         await self.redis.zremrangebyscore(keys.PARKED, "-inf", now_ms - self.policy.retention_ms)
         return texts(await self.redis.zrange(keys.PARKED, 0, -1))
 
@@ -47,32 +49,37 @@ class WaitingForData(WakeStreams):
         """Queue the parked entries of `notes`, wake their queues, and remove the notes; returns the number of queued entries."""
         if not notes:
             return 0
-        entries: dict[str, list[str]] = {}
+        seqs_by_owner: dict[str, list[str]] = {}
+        owners_without_seq: set[str] = set()  # named by a note of an earlier version, which stands for all their parked entries
         for note in notes:
             owner, _, seq = note.partition(" ")  # names contain no spaces
-            entries.setdefault(owner, []).extend([seq] if seq else ())
-        owners_of_all = {note for note in notes if " " not in note}  # owners named by a note of an earlier version
+            seqs = seqs_by_owner.setdefault(owner, [])
+            if seq:
+                seqs.append(seq)
+            else:
+                owners_without_seq.add(owner)
         batch = self.batch()
-        for owner, seqs in entries.items():
-            batch.add(owner, Unpark(() if owner in owners_of_all else seqs), now_ms)
-        answers = zip(entries, await batch.run(tolerant=True), strict=True)
-        replies = {owner: reply for owner, reply in answers if not is_corrupt(reply)}
+        for owner, seqs in seqs_by_owner.items():
+            seqs_to_unpark: Sequence[str] = () if owner in owners_without_seq else seqs  # without seqs, `Unpark` takes all
+            batch.add(owner, Unpark(seqs_to_unpark), now_ms)
+        owners_and_replies = zip(seqs_by_owner, await batch.run(tolerant=True), strict=True)
+        replies = {owner: reply for owner, reply in owners_and_replies if not is_corrupt(reply)}
         await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
-        await self._remove_notes(key, notes, {owner: seqs for owner, seqs in entries.items() if seqs})
+        await self._remove_notes(key, notes, {owner: seqs for owner, seqs in seqs_by_owner.items() if seqs})
         return sum(reply.queued for reply in replies.values())
 
-    async def _remove_notes(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
-        """Remove the notes, but write those of entries that have been parked again.
+    async def _remove_notes(self, key: str, notes: list[str], seqs_by_owner: dict[str, list[str]]) -> None:
+        """Remove the notes, and write again those of entries that have been parked again meanwhile.
 
         Call it after the wake, so that after a crash, unparking and wake are repeated.
         """
         batch = self.batch()
         batch.call(("SREM", key, *notes), int, stage=FIRST)
-        for owner, seqs in entries.items():
+        for owner, seqs in seqs_by_owner.items():
             batch.call(("ZMSCORE", keys.parked(owner), *seqs), list)
-        _, *answers = await batch.run(tolerant=True)
+        _, *scores_by_owner = await batch.run(tolerant=True)
         restored: list[str] = []
-        for (owner, seqs), scores in zip(entries.items(), answers, strict=True):
+        for (owner, seqs), scores in zip(seqs_by_owner.items(), scores_by_owner, strict=True):
             if not is_corrupt(scores):
                 restored += [f"{owner} {seq}" for seq, score in zip(seqs, scores, strict=True) if score is not None]
         if restored:

@@ -45,10 +45,13 @@ class Watermarks:
     @property
     def enqueued_seq(self) -> int | None:
         """The seq up to which this recorder has enqueued everything since the queues were loaded; None if nothing."""
-        pairs = [mark.split(b" ") for mark in self.enqueued_marks]
-        if any(len(pair) != 2 or pair[0] != self.load_id for pair in pairs):
-            return None
-        return min(int(seq) for _, seq in pairs)
+        seqs: list[int] = []
+        for mark in self.enqueued_marks:
+            parts = mark.split(b" ")
+            if len(parts) != 2 or parts[0] != self.load_id:  # the mark is missing, or of an earlier load
+                return None
+            seqs.append(int(parts[1]))
+        return min(seqs)
 
     @property
     def complete_seq(self) -> int | None:
@@ -63,7 +66,8 @@ class Watermarks:
     @property
     def is_rebuilt(self) -> bool:
         """Whether the queues were loaded from the lake, and this recorder has enqueued nothing since."""
-        return self.enqueued_seq is None and not (self.loaded_seq is None and self.loaded_ecq_seq is None)
+        has_loaded = self.loaded_seq is not None or self.loaded_ecq_seq is not None
+        return has_loaded and self.enqueued_seq is None
 
 
 class WatermarkedQueues(Streams):
@@ -82,7 +86,8 @@ class WatermarkedQueues(Streams):
         for field in (keys.rebuilt_field(node), keys.rebuilt_field(node, of_ecq=True)):
             batch.call(("HGET", keys.REBUILT_UP_TO, field), _or_empty)
         *marks, raw_seq, raw_ecq_seq = await batch.run()
-        loaded, enqueued_marks = tuple(marks[: len(loaded_keys)]), tuple(marks[len(loaded_keys) :])
+        loaded = tuple(marks[: len(loaded_keys)])
+        enqueued_marks = tuple(marks[len(loaded_keys) :])
         loaded_seq = int(raw_seq) if raw_seq else None
         loaded_ecq_seq = int(raw_ecq_seq) if raw_ecq_seq else None
         return Watermarks(loaded, enqueued_marks, loaded_seq, loaded_ecq_seq)
@@ -127,11 +132,12 @@ class WatermarkedQueues(Streams):
         This is necessary after Redis rolled back, because it may lack entries that earlier populates loaded.
         """
         batch = self.batch()
-        for key in (keys.POPULATED, keys.DONE_PRUNED):
+        for key in (keys.POPULATED, keys.DONE_PRUNED):  # the snapshots of the lake up to which it was compared before
             batch.call(("DEL", key), int)
         await batch.run()
 
     def _keys(self, node: int) -> tuple[list[str], list[str]]:
+        """The keys of `Watermarks.loaded`, and those of `Watermarks.enqueued_marks`."""
         of_cluster = is_cluster(self.redis)
         return keys.loaded_marks(of_cluster=of_cluster), keys.watermark_keys(node, of_cluster=of_cluster)
 

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._events import (
     Answered,
+    ClaimEvent,
     DeadlinePassed,
     Effect,
     Event,
@@ -20,7 +21,6 @@ from dispatcher._events import (
     Loaded,
     Missing,
     NotPublished,
-    OfClaim,
     Publish,
     Published,
     PublishLost,
@@ -75,7 +75,7 @@ class Replica:
     jobs: dict[str, Job] = field(default_factory=dict)
     open_claims: dict[str, OpenClaim] = field(default_factory=dict)
     air: list[tuple[str, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
-    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # replies on their way back
+    answers: list[tuple[str, ClaimEvent]] = field(default_factory=list)  # replies on their way back
 
 
 class Replicas(Roads):
@@ -183,7 +183,7 @@ class Replicas(Roads):
 
     def _note_claims(self, owner: str, following: list[Effect], at_ms: int, *, skewed: bool) -> None:
         for load in following:
-            what = load.what if isinstance(load, Publish) else load
+            what = load.entry if isinstance(load, Publish) else load
             if isinstance(what, Load | Loaded):
                 if skewed:
                     self.harm("a clock is wrong: deadlines pass by it that have not passed")
@@ -198,10 +198,10 @@ class Replicas(Roads):
         if self.adrift and self.rng.random() < 0.3:
             owner, publish = self.adrift.pop(self.rng.randrange(len(self.adrift)))
             if publish.send_by > self.now:
-                self.publish(owner, publish.what.seq)
+                self.publish(owner, publish.entry.seq)
         if replica.air:
             owner, publish = replica.air.pop(self.rng.randrange(len(replica.air)))
-            seq, claimed_ms = publish.what.seq, publish.what.claimed_ms
+            seq, claimed_ms = publish.entry.seq, publish.entry.claimed_ms
             if publish.send_by <= self.now:
                 replica.answers.append((owner, NotPublished(seq, claimed_ms)))
             elif self.braked and seq in self.releases:
@@ -221,7 +221,7 @@ class Replicas(Roads):
         """
         repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.events
         of_redis = Woken if self.rng.random() < STAYS_AWAY else object
-        again = [(o, e) for o, e in repeated if isinstance(e, of_redis) and not isinstance(e, OfClaim | DeadlinePassed)]
+        again = [(o, e) for o, e in repeated if isinstance(e, of_redis) and not isinstance(e, ClaimEvent | DeadlinePassed)]
         self.feed.extendleft(reversed(again))
         self._let_drift(replica)
         self.harm("kill -9 of a dispatcher")
@@ -231,7 +231,7 @@ class Replicas(Roads):
         """Break its connection to the broker: no PUBACK arrives, whether or not the broker has the message."""
         self._let_drift(replica)
         self.harm("a dispatcher's connection to the broker broke")
-        replica.events += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
+        replica.events += [(owner, self._lost(publish.entry.seq, publish.entry.claimed_ms)) for owner, publish in replica.air]
         lost = [(o, self._lost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
         replica.air, replica.answers = [], []
         replica.events += lost

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from dispatcher import _brakes
-from dispatcher._brakes import FRESH_MS, OVER, Brakes, Ruling
+from dispatcher._brakes import FRESH_MS, WINDOW_OVER, Brakes, Ruling
 from dispatcher._monotonic import monotonic_ms
 from manifold.contracts.brakes import OFF, Brake, Braking
 from manifold.contracts.messages import LATEST_MS
@@ -44,7 +44,7 @@ def test_nothing_is_known_before_the_first_look_or_after_news(play: Play) -> Non
         assert brakes.ruling("other", None) == Ruling()
 
         await queues.turn_brake("c", Brake(7, "pause"), Brake(7, OFF))
-        brakes.note_version((await queues.brakes()).version, monotonic_ms())
+        brakes.compare_version((await queues.brakes()).version, monotonic_ms())
         assert (brakes.is_outdated, brakes.ruling("other", None)) == (True, None)
         await brakes.read()
         assert brakes.ruling("c", None) == Ruling()
@@ -59,7 +59,7 @@ def test_what_was_asked_for_too_long_ago_is_not_known(play: Play, monkeypatch: p
         version, now = (await queues.brakes()).version, monotonic_ms()
         monkeypatch.setattr(_brakes, "monotonic_ms", lambda: now + FRESH_MS + 1)
         assert brakes.ruling("c", None) is None
-        brakes.note_version(version, now + FRESH_MS)
+        brakes.compare_version(version, now + FRESH_MS)
         assert brakes.ruling("c", None) == Ruling()
 
     play(scenario)
@@ -70,7 +70,7 @@ def test_a_redis_that_has_lost_the_brakes_lets_nothing_of_a_campaign_pass(play: 
         await queues.load_brakes([])
         await brakes.read()
         redis.flushall()
-        brakes.note_version(b"", monotonic_ms())
+        brakes.compare_version(b"", monotonic_ms())
         assert brakes.ruling("c", None) is None
         await brakes.read()
         ruling = brakes.ruling("c", None)
@@ -89,7 +89,7 @@ def test_a_window_ends_by_the_clock_of_redis(play: Play) -> None:
         assert ruling is not None
         assert ruling.expiry_s is not None
         assert 30 < ruling.expiry_s <= 60  # whole seconds that were left when it asked
-        assert brakes.ruling("c", wall_clock_ms()) == Ruling(OVER)
+        assert brakes.ruling("c", wall_clock_ms()) == Ruling(WINDOW_OVER)
 
     play(scenario)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dispatcher._events import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
+from dispatcher._events import ClaimEvent, Loaded, NotPublished, Publish, Published, PublishLost
 from dispatcher._monotonic import monotonic_ms
 from dispatcher._publisher import Publisher, Window
 from manifold.contracts.names import Owner
@@ -19,7 +19,7 @@ def publish(seq: int, within_ms: int) -> Publish:
 
 
 def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosquitto: Server) -> None:
-    reports: list[tuple[Owner, OfClaim]] = []
+    reports: list[tuple[Owner, ClaimEvent]] = []
 
     async def scenario() -> None:
         async with cuttable(mosquitto.port) as (port, cut, answering), Mqtt(url(port), "sdv-publisher") as mqtt:
@@ -29,7 +29,7 @@ def test_a_suspect_is_sent_alone_and_blocks_others_only_until_its_deadline(mosqu
                 ruling=lambda *_: None,
                 window=Window(10, 1 << 20),
                 report=lambda *each: reports.append(each),
-                room=lambda: None,
+                on_empty_backlog=lambda: None,
             )
             running = asyncio.create_task(publisher.run())
             for lost in (1, 2):

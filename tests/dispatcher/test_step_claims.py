@@ -50,7 +50,7 @@ ROWS: list[Row] = [
         IDLE,
         answered(Claim(), OVERDUE),
         IDLE,
-        [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
+        [Release(SEQ, ReleaseReason.DEADLINE, then_claim=True)],
     ),
     (
         "a claim with a lost reply is continued",
@@ -71,14 +71,14 @@ ROWS: list[Row] = [
         BUSY,
         answered(Claim(), OVERDUE),
         BUSY,
-        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True)],
+        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, then_claim=True)],
     ),
     (
         "an entry overdue after its publish counts an attempt",
         SENT,
         answered(Claim(), OVERDUE),
         SENT,
-        [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
+        [Release(SEQ, ReleaseReason.DEADLINE, then_claim=True)],
     ),
     # Publishing.
     ("a loaded entry is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.send_by)]),
@@ -144,7 +144,7 @@ ROWS: list[Row] = [
         replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         Published(SEQ, NOW - 5, 16),
         IDLE,
-        [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True)],
+        [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, then_claim=True)],
     ),
     (
         "a late PUBACK 16 never touches a newer entry",
@@ -172,7 +172,7 @@ ROWS: list[Row] = [
         BUSY,
         PublishLost(SEQ, NOW - 5),
         IDLE,
-        [Release(SEQ, ReleaseReason.CUT, NOW - 5, again=True)],
+        [Release(SEQ, ReleaseReason.CUT, NOW - 5, then_claim=True)],
     ),
     (
         "a publish that broke the connection alone again waits for its deadline and counts an attempt",
@@ -193,7 +193,7 @@ ROWS: list[Row] = [
         SENT,
         NotPublished(SEQ, NOW - 5),
         IDLE,
-        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True)],
+        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, then_claim=True)],
     ),
     ("missing data parks the entry", BUSY, Missing(SEQ, NOW - 5, "d1"), IDLE, [Park(SEQ, "d1", NOW - 5)]),
     (

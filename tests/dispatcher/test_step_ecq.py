@@ -106,7 +106,7 @@ ROWS: list[Row] = [
         UNSENT,
         answered(Claim(), OVERDUE),
         UNSENT,
-        [Release(SEQ, ReleaseReason.UNSENT, NOW, again=True)],
+        [Release(SEQ, ReleaseReason.UNSENT, NOW, then_claim=True)],
     ),
     ("an acknowledgement moves the position", UNDER_WAY, ACKED, UNDER_WAY, [Acknowledge(ACK)]),
     ("an acknowledgement ends the claim", UNDER_WAY, answered(Acknowledge(ACK), AckReply("ended", NOW, 1, 0, NONE)), EMPTY, []),
@@ -164,7 +164,7 @@ ROWS: list[Row] = [
     (
         "after a subscription during the publish, a publish without a subscriber is retried",
         EMPTY,
-        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW, again=True), ReleaseReply("released", 0)),
+        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW, then_claim=True), ReleaseReply("released", 0)),
         EMPTY,
         [Claim()],
     ),

@@ -117,11 +117,11 @@ def test_qos_0_presence_messages_are_dropped_when_too_many_events_wait() -> None
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
     )
     topic = sign_topic(VIN, Sign.ONLINE)
-    reader.take(Message(topic, b"", qos=0))
+    reader.handle_message(Message(topic, b"", qos=0))
     assert offered == []
-    reader.take(Message(topic, b"", qos=1))
+    reader.handle_message(Message(topic, b"", qos=1))
     crowd -= 1
-    reader.take(Message(topic, b"", qos=0))
+    reader.handle_message(Message(topic, b"", qos=0))
     assert offered == [(VIN, HEARD)] * 2
 
 
@@ -130,6 +130,6 @@ def test_a_waiting_presence_message_keeps_no_payload() -> None:
     reader = EventReader(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
     payload = bytes(1000)
     before = sys.getrefcount(payload)
-    reader.take(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))
+    reader.handle_message(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))
     assert len(waiting) == 1
     assert sys.getrefcount(payload) == before

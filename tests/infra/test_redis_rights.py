@@ -141,10 +141,10 @@ def test_campaigns_are_braked_and_withdrawn_with_each_services_own_rights(users:
             assert await recorder.forget_brakes(7) == 1
             assert await find_present(campaigner, ["V1"], 1, 1) == set()
             await campaigner.redis.hset(keys.recorders("campaigner"), "place", "claim")
-            assert (await dispatcher.released(["c"]), await dispatcher.closed_windows(2)) == ([[7]], [7])
-            await dispatcher.drop_released("c", [7])
+            assert (await dispatcher.release_seqs(["c"]), await dispatcher.closed_windows(2)) == ([[7]], [7])
+            await dispatcher.drop_release_seqs("c", [7])
             await dispatcher.drop_windows([7])
-            assert (await dispatcher.released(["c"]), await dispatcher.closed_windows(2)) == ([[]], [])
+            assert (await dispatcher.release_seqs(["c"]), await dispatcher.closed_windows(2)) == ([[]], [])
 
     asyncio.run(scenario())
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import OWNERS_PER_READ, UNKNOWN, Known, Reconciler, missed_event, read_presence
+from dispatcher._reconcile import NO_SESSION, OWNERS_PER_READ, KnownPresence, Reconciler, missed_event, read_presence
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
@@ -60,38 +60,50 @@ def test_an_invalid_client_is_reported(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("known", "found", "event"),
     [
-        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both report it connected"),
-        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="its connection was missed"),
-        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="known only from a heartbeat"),
-        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="its reconnection was missed"),
+        pytest.param(KnownPresence("yes", EARLY), session(True, EARLY), None, id="both report it connected"),
+        pytest.param(KnownPresence(), session(True, EARLY), Connected(V, EARLY, False, 300), id="its connection was missed"),
         pytest.param(
-            Known("yes", EARLY, in_flight=True),
+            KnownPresence("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="known only from a heartbeat"
+        ),
+        pytest.param(
+            KnownPresence("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="its reconnection was missed"
+        ),
+        pytest.param(
+            KnownPresence("yes", EARLY, in_flight=True),
             session(True, LATE, resumed=False),
             Connected(V, LATE, True, 300),
             id="reconnected with a new session, and the entry in flight is lost",
         ),
-        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than the known state"),
-        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just connected, with its own event"),
+        pytest.param(KnownPresence("yes", LATE), session(True, EARLY), None, id="the list is older than the known state"),
+        pytest.param(KnownPresence(), session(True, JUST_NOW), None, id="it has just connected, with its own event"),
         pytest.param(
-            Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="its disconnection was missed"
+            KnownPresence("yes", EARLY),
+            session(False, EARLY),
+            Disconnected(V, AT, EARLY, 300, "away"),
+            id="its disconnection was missed",
         ),
         pytest.param(
-            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="disconnected, and its session holds the message"
-        ),
-        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="disconnected without a session"),
-        pytest.param(
-            Known("no", EARLY, in_flight=True),
+            KnownPresence("no", EARLY, in_flight=True),
+            session(False, EARLY),
             None,
-            Disconnected(V, AT, EARLY, 0, UNKNOWN),
+            id="disconnected, and its session holds the message",
+        ),
+        pytest.param(
+            KnownPresence("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, NO_SESSION), id="disconnected without a session"
+        ),
+        pytest.param(
+            KnownPresence("no", EARLY, in_flight=True),
+            None,
+            Disconnected(V, AT, EARLY, 0, NO_SESSION),
             id="disconnected, and its session is lost with the entry in flight",
         ),
-        pytest.param(Known("no", EARLY), None, None, id="disconnected without entries"),
-        pytest.param(Known("heard", 0), None, None, id="recent heartbeat: presence expires by itself"),
-        pytest.param(Known("yes", JUST_NOW), None, None, id="it connected while the list was read"),
+        pytest.param(KnownPresence("no", EARLY), None, None, id="disconnected without entries"),
+        pytest.param(KnownPresence("heard", 0), None, None, id="recent heartbeat: presence expires by itself"),
+        pytest.param(KnownPresence("yes", JUST_NOW), None, None, id="it connected while the list was read"),
     ],
 )
 def test_a_session_without_an_event_becomes_an_event(
-    known: Known, found: Session | None, event: Connected | Disconnected | None
+    known: KnownPresence, found: Session | None, event: Connected | Disconnected | None
 ) -> None:
     assert missed_event(V, known, found, AT) == event
 
@@ -143,7 +155,7 @@ def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, serv
     url = f"redis://127.0.0.1:{place.port}" if server == "redis_server" else place.url
     vins = [f"KNOWN{n}" for n in range(OWNERS_PER_READ + 10)]
 
-    async def look() -> dict[Owner, Known]:
+    async def look() -> dict[Owner, KnownPresence]:
         async with connect(url) as redis:
             queues = Queues(redis, Policy.of(Settings()))
             batch = queues.batch()
@@ -155,4 +167,4 @@ def test_presence_of_every_vehicle_is_found(request: pytest.FixtureRequest, serv
             return {owner: known async for found in read_presence(queues) for owner, known in found.items()}
 
     found = asyncio.run(look())
-    assert {vin: found[Owner(vin)] for vin in vins} == {vin: Known("yes", AT, in_flight=vin == vins[0]) for vin in vins}
+    assert {vin: found[Owner(vin)] for vin in vins} == {vin: KnownPresence("yes", AT, in_flight=vin == vins[0]) for vin in vins}

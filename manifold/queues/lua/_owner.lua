@@ -28,14 +28,16 @@ local function older(a, b)
   return a < b
 end
 
--- Returns 'here', 'absent' or 'unsubscribed', then SENT, '1' if the presence key has a TTL, and TAKES. A vehicle whose connection
--- is unknown, but that has sent a sign of life, counts as 'here' until that sign (`heard`) is older than `presence_ms`.
+-- Returns 'here', 'absent' or 'unsubscribed', then the values of the fields SENT, 'passing' ('1' if the presence key has a TTL)
+-- and TAKES; the last two only with 'here'. A vehicle whose connection is unknown, but that has sent a sign of life, counts as
+-- 'here' until that sign (`heard`) is older than `presence_ms`.
 local function presence_state(now, presence_ms)
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing', TAKES)
-  if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent', p[4] end
-  if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent', p[4] end
-  if p[3] == 'no' or p[3] == 'qos0' then return 'unsubscribed', p[4] end
-  return 'here', p[4], p[5], p[6]
+  local connected, heard, subscribed, sent, passing, takes =
+    unpack(redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing', TAKES))
+  if connected == 'heard' and tonumber(heard or '0') + presence_ms < now then return 'absent', sent end
+  if connected ~= 'yes' and connected ~= 'heard' then return 'absent', sent end
+  if subscribed == 'no' or subscribed == 'qos0' then return 'unsubscribed', sent end
+  return 'here', sent, passing, takes
 end
 
 -- The ack deadline of this attempt in ms; attempts are counted from 1.
@@ -44,16 +46,17 @@ local function wait_ms(attempt)
   return math.max(first, math.min(first * 2 ^ (attempt - 1), tonumber(ARGV[4])))
 end
 
--- Keep the presence key for as long as an entry waits for the vehicle.
-local function stay()
+-- Remove the TTL of the presence key, because an entry waits for the vehicle.
+local function keep_presence()
   redis.call('PERSIST', PRESENCE)
   redis.call('HDEL', PRESENCE, 'passing')
 end
 
 -- The longest ack deadline of any attempt in ms, which is also the longest time for which a publish can be under way.
-local function longest_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])) end
+local function longest_wait_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])) end
 
--- Note in `field` of the presence that the entry in flight may still be published after its release.
+-- Note in `field` of the presence, which is SENT of one of the two queues, that the entry in flight may still be published after
+-- its release.
 -- The claim sets `send_by` to the deadline of a first attempt. A dispatcher hands the publish to the broker before `send_by`, or
 -- not at all. The entry may be released earlier than that: because the vehicle's session or the connection to the broker ended,
 -- or because the clock of another replica is ahead. Then the dispatcher may still publish. So until `send_by`, the entry may be
@@ -61,81 +64,83 @@ local function longest_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])
 -- Dispatchers of older versions set no `send_by`. Their publish may be under way, from now on, for at most the ack deadline that
 -- they gave the attempt.
 local function note_sent(field, inflight)
-  local held, now = redis.call('HMGET', inflight, 'seq', 'send_by', 'published_at', 'deadline'), redis_ms()
-  local over = tonumber(held[2] or '')
-  if not over then
-    local given = (tonumber(held[4] or '') or 0) - (tonumber(held[3] or '') or 0)
-    over = now + math.max(tonumber(ARGV[3]), math.min(given, longest_ms()))
+  local seq, send_by, published_at, deadline =
+    unpack(redis.call('HMGET', inflight, 'seq', 'send_by', 'published_at', 'deadline'))
+  local now, until_ms = redis_ms(), tonumber(send_by or '')
+  if not until_ms then
+    local given_ms = (tonumber(deadline or '') or 0) - (tonumber(published_at or '') or 0)
+    until_ms = now + math.max(tonumber(ARGV[3]), math.min(given_ms, longest_wait_ms()))
   end
-  if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. held[1]) end
+  if until_ms > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', until_ms) .. seq) end
 end
 
--- Returns the seq of the entry that no other may overtake, and for how many more milliseconds; nil if there is none. `noted` is
--- the value of SENT. A time that is more than `longest_ms` ahead is ignored, because it was written before the clock of Redis was
--- set back.
-local function sent_lately(noted)
-  if not noted then return end
-  local over, seq = string.match(noted, '^(%d+):(%d+)$')
-  if not over then return end
-  local left = tonumber(over) - redis_ms()
-  if left > 0 and left <= longest_ms() then return seq, left end
+-- Returns the seq of the entry that no other may overtake, and for how many more milliseconds; nil if there is none. `sent` is
+-- the value of the field SENT. A time that is more than `longest_wait_ms` ahead is ignored, because it was written before the
+-- clock of Redis was set back.
+local function sent_lately(sent)
+  if not sent then return end
+  local until_ms, seq = string.match(sent, '^(%d+):(%d+)$')
+  if not until_ms then return end
+  local left_ms = tonumber(until_ms) - redis_ms()
+  if left_ms > 0 and left_ms <= longest_wait_ms() then return seq, left_ms end
 end
 
--- Put the entry in flight back to pending. `counted` is its number of attempts so far, and `may_come` says whether its publish
--- may be under way.
-local function put_back(seq, counted, may_come)
-  if may_come then note_sent(SENT, INFLIGHT) end
+-- Put the entry in flight back to pending; PENDING contains it all the time. `attempts` is its number of attempts so far, and
+-- `may_be_sent` says whether its publish may be under way.
+local function put_back(seq, attempts, may_be_sent)
+  if may_be_sent then note_sent(SENT, INFLIGHT) end
   redis.call('DEL', INFLIGHT)
-  if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
+  if attempts > 0 then redis.call('HSET', ATTEMPTS, seq, attempts) else redis.call('HDEL', ATTEMPTS, seq) end
 end
 
 -- If a publish of `seq` may be under way, put the entry back to pending, so that no other entry overtakes it, and return the
--- reply of `claim` for it; otherwise return nil. `is_held` says whether the entry is in flight. If it is not, but pending, this
--- call is a repetition of one whose reply was lost.
-local function put_back_if_sent(seq, is_held, attempts)
-  local noted, left = sent_lately(redis.call('HGET', PRESENCE, SENT))
-  if noted ~= seq then return end
+-- reply of `claim` for it; otherwise return nil. `is_in_flight` says whether the entry is in flight, with this number of
+-- attempts. If it is not, but pending, this call is a repetition of one whose reply was lost.
+local function put_back_if_sent(seq, is_in_flight, attempts)
+  local sent_seq, left_ms = sent_lately(redis.call('HGET', PRESENCE, SENT))
+  if sent_seq ~= seq then return end
   local counted
-  if is_held then
-    counted = tonumber(attempts) - 1
+  if is_in_flight then
+    counted = tonumber(attempts) - 1 -- this attempt does not count
     put_back(seq, counted)
   elseif redis.call('ZSCORE', PENDING, seq) then
     counted = tonumber(redis.call('HGET', ATTEMPTS, seq) or 0)
   else
     return
   end
-  return {'busy', seq, string.format('%.0f', math.max(1, counted)), string.format('%.0f', tonumber(ARGV[1]) + left)}
+  return {'busy', seq, string.format('%.0f', math.max(1, counted)), string.format('%.0f', tonumber(ARGV[1]) + left_ms)}
 end
 
 -- The field of ATTEMPTS with the outcome of an entry that must end instead of being sent again.
-local function mark(seq) return seq .. ':ends' end
+local function outcome_field(seq) return seq .. ':ends' end
 
 -- Remove an ended entry, which is already in DONE, from the queue. Returns whether it was pending or parked.
-local function leave(seq)
-  local queued = redis.call('ZREM', PENDING, seq) == 1 or redis.call('ZREM', PARKED, seq) == 1 -- never in both
-  redis.call('HDEL', ATTEMPTS, seq, mark(seq))
-  return queued
+local function remove_ended(seq)
+  local was_queued = redis.call('ZREM', PENDING, seq) == 1 or redis.call('ZREM', PARKED, seq) == 1 -- never in both
+  redis.call('HDEL', ATTEMPTS, seq, outcome_field(seq))
+  return was_queued
 end
 
--- The code of the outcome with which a pending entry must end instead of being sent: the one it is marked with, or EXPIRED if its
--- retention has passed; nil if the entry may be sent.
+-- The code of the outcome with which a pending entry must end instead of being sent: `marked`, the value of its `outcome_field`,
+-- or EXPIRED if its retention has passed; nil if the entry may be sent.
 local function forced_outcome(seq, marked, now, retention_ms)
   if marked then return marked end
-  if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
+  local accepted_at = math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS
+  if accepted_at + retention_ms < now then return EXPIRED end
 end
 
--- Lists the oldest entries of a queue that are not in flight and may no longer be sent: {'must_end', seq, how, attempts, …},
--- where `how` is the code of the outcome. The entries stay until `end` ends them. So their outcomes are recorded first, and a
--- crash between record and end repeats a record instead of losing it.
-local function must_end(queue, now, retention_ms)
-  local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
-  local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
+-- Lists the oldest entries of a queue that are not in flight and may no longer be sent, up to the first that may:
+-- {'must_end', seq, code of the outcome, attempts, …}. The entries stay until `end` ends them. So their outcomes are recorded
+-- first, and a crash between record and end repeats a record instead of losing it.
+local function list_must_end(queue, now, retention_ms)
+  local found, held_seq = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
+  local sent_seq = sent_lately(redis.call('HGET', PRESENCE, SENT))
   for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MAX_MUST_END - 1)) do
-    if seq ~= held and seq ~= sent then
-      local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-      local how = forced_outcome(seq, tried[2], now, retention_ms)
-      if not how then break end
-      found[#found + 1], found[#found + 2], found[#found + 3] = seq, how, tried[1] or '0'
+    if seq ~= held_seq and seq ~= sent_seq then
+      local attempts, marked = unpack(redis.call('HMGET', ATTEMPTS, seq, outcome_field(seq)))
+      local outcome = forced_outcome(seq, marked, now, retention_ms)
+      if not outcome then break end
+      found[#found + 1], found[#found + 2], found[#found + 3] = seq, outcome, attempts or '0'
     end
   end
   return found
@@ -153,23 +158,24 @@ end
 -- {'claimed', seq, attempts, deadline, '', takes or ''}
 -- {'busy', seq, attempts, deadline}: this entry is in flight, or it must end but its publish may be under way until the deadline
 -- {'idle'}, {'absent'} or {'unsubscribed'}
--- {'must_end', seq, how, attempts, …}: nothing was claimed, because these oldest entries must be ended first
+-- {'must_end', seq, code of the outcome, attempts, …}: nothing was claimed, because these oldest entries must be ended first
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
-  local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
-  if held[1] then return {'busy', held[1], held[2], held[3]} end
+  local held_seq, held_attempts, held_deadline = unpack(redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline'))
+  if held_seq then return {'busy', held_seq, held_attempts, held_deadline} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
-  local where, noted, passing, takes = presence_state(now, tonumber(ARGV[2]))
-  local sent, left = sent_lately(noted)
-  if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
-  local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-  if forced_outcome(seq, tried[2], now, retention_ms) then
-    if sent then return {'busy', seq, tried[1] or '1', string.format('%.0f', now + left)} end
-    return must_end(PENDING, now, retention_ms)
+  local presence, sent, passing, takes = presence_state(now, tonumber(ARGV[2]))
+  local sent_seq, left_ms = sent_lately(sent)
+  local is_sent = sent_seq and redis.call('ZSCORE', PENDING, sent_seq)
+  if is_sent then seq = sent_seq end -- no other entry may overtake it
+  local attempts, marked = unpack(redis.call('HMGET', ATTEMPTS, seq, outcome_field(seq)))
+  if forced_outcome(seq, marked, now, retention_ms) then
+    if is_sent then return {'busy', seq, attempts or '1', string.format('%.0f', now + left_ms)} end
+    return list_must_end(PENDING, now, retention_ms)
   end
-  if where ~= 'here' then return {where} end
-  if passing then stay() end
-  local attempt = tonumber(tried[1] or '0') + 1
+  if presence ~= 'here' then return {presence} end
+  if passing then keep_presence() end
+  local attempt = tonumber(attempts or '0') + 1
   return {'claimed', seq, tostring(attempt), put_in_flight(seq, attempt, now), '', takes or ''}
 end

@@ -11,36 +11,52 @@
 --   'known': the entry had ended before
 --   'unknown': it was never queued here, was withdrawn, or is long forgotten; now it is remembered, so that it cannot come back
 --   'sent': its publish may be under way, so only an acknowledgement can end it now; it is pending, and nothing was claimed
-local seq = ARGV[6]
+local seq, outcome = ARGV[6], ARGV[9]
+local held_seq, held_published_at, held_attempts = unpack(redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts'))
+local is_in_flight = held_seq == seq
+
+if outcome == FAILED or outcome == WITHDRAWN then
+  local busy = put_back_if_sent(seq, is_in_flight, held_attempts)
+  if busy then return {'sent', '', '', unpack(busy)} end
+end
+
 local published_at, attempts = '', ''
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
-local is_held = held[1] == seq
-local sent = (ARGV[9] == FAILED or ARGV[9] == WITHDRAWN) and put_back_if_sent(seq, is_held, held[3])
-if sent then return {'sent', '', '', unpack(sent)} end
-if is_held then
-  published_at, attempts = held[2], held[3]
+if is_in_flight then
+  published_at, attempts = held_published_at, held_attempts
 else
   attempts = redis.call('HGET', ATTEMPTS, seq) or ''
 end
-local first = redis.call('ZADD', DONE, 'NX', ARGV[9], seq) == 1
-local late = not first and ARGV[9] == DELIVERED and redis.call('ZSCORE', DONE, seq) == WITHDRAWN
-if late then redis.call('ZADD', DONE, DELIVERED, seq) end
-if (first or late) and KEYS[8] then
-  local at, times = published_at, attempts
+
+local ends_now = redis.call('ZADD', DONE, 'NX', outcome, seq) == 1
+local replaces_withdrawn = not ends_now and outcome == DELIVERED and redis.call('ZSCORE', DONE, seq) == WITHDRAWN
+if replaces_withdrawn then redis.call('ZADD', DONE, DELIVERED, seq) end
+
+if (ends_now or replaces_withdrawn) and KEYS[8] then
+  local dispatched_at, attempt_count = published_at, attempts
   -- If the caller gives the attempts, ignore the queue's publish time, which is that of the claim: the claimed entry may not have
   -- been published.
-  if ARGV[12] ~= '' then at, times = '', ARGV[12] end
-  if at == '' then at = ARGV[11] end
-  local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
-    .. (times ~= '' and ',"attempts":' or '') .. times .. '}')
+  if ARGV[12] ~= '' then dispatched_at, attempt_count = '', ARGV[12] end
+  if dispatched_at == '' then dispatched_at = ARGV[11] end
+  local record = ARGV[10]
+  if dispatched_at ~= '' then record = record .. ',"dispatched_ms":' .. dispatched_at end
+  if attempt_count ~= '' then record = record .. ',"attempts":' .. attempt_count end
+  local added = redis.pcall('XADD', KEYS[8], '*', 'o', record .. '}')
   if type(added) == 'table' then -- an error in a script does not roll back earlier writes
-    if late then redis.call('ZADD', DONE, WITHDRAWN, seq) else redis.call('ZREM', DONE, seq) end
+    if replaces_withdrawn then redis.call('ZADD', DONE, WITHDRAWN, seq) else redis.call('ZREM', DONE, seq) end
     return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
   end
 end
-if published_at ~= '' then redis.call('DEL', INFLIGHT) end
-local queued = leave(seq)
+
+if is_in_flight then redis.call('DEL', INFLIGHT) end
+local was_queued = remove_ended(seq)
 if ARGV[7] ~= '' and redis.call('HGET', COMPACTION, ARGV[7]) == seq then redis.call('HDEL', COMPACTION, ARGV[7]) end
-local following = {'none'}
-if ARGV[8] == '1' then following = claim() end
-return {queued and 'ended' or (first or late) and 'unknown' or 'known', published_at, attempts, unpack(following)}
+
+local next_claim = {'none'}
+if ARGV[8] == '1' then next_claim = claim() end
+local word = 'known'
+if was_queued then
+  word = 'ended'
+elseif ends_now or replaces_withdrawn then
+  word = 'unknown'
+end
+return {word, published_at, attempts, unpack(next_claim)}

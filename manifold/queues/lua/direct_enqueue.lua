@@ -7,9 +7,10 @@
 -- returns the reply of enqueue.lua, or {'unloaded', 0} or {'duplicate', 0}, with which nothing has changed
 if redis.call('GET', KEYS[8]) ~= ARGV[11] then return {'unloaded', 0} end
 if redis.call('GET', KEYS[9]) ~= ARGV[7] then return {'duplicate', 0} end
-local compacting = ARGV[6] == '1'
-local answer = enqueue({ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], compacting and ARGV[8] or nil})
-if answer[1] == 'ready' then
+local compaction_key = nil
+if ARGV[6] == '1' then compaction_key = ARGV[8] end
+local reply = enqueue({ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], compaction_key})
+if reply[1] == 'ready' then
   redis.call('XADD', KEYS[10], '*', 'owners', ARGV[9], 'trigger', ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10])
 end
-return answer
+return reply

@@ -12,35 +12,45 @@
 --   'undone': a later rewind has undone this acknowledgement
 --   'unknown': the message was superseded or never queued here; now it is remembered, so that it cannot come back
 --   'sent': its publish may be under way, so it is not passed over yet; it is pending, and nothing was claimed
-local seq = ARGV[6]
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded')
-local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to')
-local epoch, is_held, has_expired = state[1] or '0', held[1] == seq, ARGV[11] == '2'
+local seq, record_epoch = ARGV[6], ARGV[9]
+local was_acknowledged, has_expired = ARGV[11] == '0', ARGV[11] == '2'
+local held_seq, published_at, attempts, is_superseded =
+  unpack(redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded'))
+local epoch, rewound_to = unpack(redis.call('HMGET', STATE, 'epoch', 'rewound_to'))
+epoch = epoch or '0'
+local is_in_flight = held_seq == seq
 
-local function answer(word)
-  local following = {'none'}
-  if ARGV[7] == '1' then following = claim() end
-  return {word, is_held and held[2] or '', is_held and held[3] or '', epoch, unpack(following)}
+local function reply(word)
+  local next_claim = {'none'}
+  if ARGV[7] == '1' then next_claim = claim() end
+  return {word, is_in_flight and published_at or '', is_in_flight and attempts or '', epoch, unpack(next_claim)}
 end
 
-if ARGV[11] ~= '0' then
-  local sent = put_back_if_sent(seq, is_held, held[3])
-  if sent then return {'sent', '', '', epoch, unpack(sent)} end
+if not was_acknowledged then
+  local busy = put_back_if_sent(seq, is_in_flight, attempts)
+  if busy then return {'sent', '', '', epoch, unpack(busy)} end
 end
-local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as in manifold.contracts.ecq_state.epoch_of
-if not has_expired and is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
+
+-- as in manifold.contracts.ecq_state.epoch_of
+local is_before_rewind = record_epoch ~= '' and older(record_epoch, epoch) and older(seq, epoch)
+local is_rewound = rewound_to and not older(seq, rewound_to)
+if not has_expired and is_before_rewind and is_rewound then return reply('undone') end
 local is_pending = redis.call('ZSCORE', PENDING, seq)
-if not is_pending and (has_expired or redis.call('ZSCORE', DELIVERED, seq)) then return answer('known') end
+if not is_pending and (has_expired or redis.call('ZSCORE', DELIVERED, seq)) then return reply('known') end
+
 if KEYS[9] then
-  local told = redis.pcall('XADD', KEYS[9], '*', 'o', ARGV[12] .. (epoch ~= '0' and ',"epoch":' .. epoch or '') .. '}')
-  if type(told) == 'table' then -- an error in a script does not roll back earlier writes
-    return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
+  local record = ARGV[12]
+  if epoch ~= '0' then record = record .. ',"epoch":' .. epoch end
+  local added = redis.pcall('XADD', KEYS[9], '*', 'o', record .. '}')
+  if type(added) == 'table' then -- an error in a script does not roll back earlier writes
+    return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
   end
 end
-if is_held and held[4] then
-  drop(seq)
+
+if is_in_flight and is_superseded then
+  remove_superseded(seq)
 else
-  if is_held then redis.call('DEL', INFLIGHT) end
+  if is_in_flight then redis.call('DEL', INFLIGHT) end
   if is_pending then
     redis.call('ZREM', PENDING, seq)
     redis.call('HDEL', ATTEMPTS, seq)
@@ -50,7 +60,7 @@ end
 advance(seq, ARGV[8])
 if has_expired then
   redis.call('HSET', STATE, 'expired_at', ARGV[8])
-  forget({seq})
+  remove_messages({seq})
 end
 prune(tonumber(ARGV[1]) - tonumber(ARGV[10]))
-return answer(is_pending and 'ended' or 'unknown')
+return reply(is_pending and 'ended' or 'unknown')

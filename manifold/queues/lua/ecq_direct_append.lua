@@ -5,6 +5,6 @@
 -- ARGV[10] value of KEYS[9] when the recorder checked the queues; another value means that the queues were reloaded since
 -- returns the reply of ecq_append.lua, or {'unloaded', 0}, with which nothing has changed
 if redis.call('GET', KEYS[9]) ~= ARGV[10] then return {'unloaded', 0} end
-local answer = ecq_append(ARGV)
-if answer[1] == 'ready' then redis.call('XADD', KEYS[10], '*', 'owners', ARGV[9]) end
-return answer
+local reply = ecq_append(ARGV)
+if reply[1] == 'ready' then redis.call('XADD', KEYS[10], '*', 'owners', ARGV[9]) end
+return reply

@@ -3,12 +3,13 @@
 -- because a Lua number would lose its last digits
 -- returns {word, number of messages that are pending again}, where word is 'ready' (wake a dispatcher), 'queued', or 'known' (the
 -- rewind was applied before)
-local rewind, first = ARGV[6], ARGV[7]
-local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
-if state[1] and not older(state[1], rewind) then return {is_ready() and 'ready' or 'known', 0} end
+local rewind, first, new_position = ARGV[6], ARGV[7], ARGV[8]
+local epoch, rewound_to, position = unpack(redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq'))
+if epoch and not older(epoch, rewind) then return {is_ready() and 'ready' or 'known', 0} end
 -- An empty queue keeps no epoch, because any client may rewind its own queue as often as it likes.
 if redis.call('EXISTS', COMPACTION, STATE) == 0 then return {'known', 0} end
-local undone, is_live, back = {}, {}, 0
+
+local undone, is_live, queued = {}, {}, 0
 for _, seq in ipairs(redis.call('ZRANGE', DELIVERED, 0, -1)) do
   if not older(seq, first) then undone[#undone + 1] = seq end
 end
@@ -19,12 +20,13 @@ for _, seq in ipairs(undone) do
   redis.call('ZREM', DELIVERED, seq)
   if is_live[seq] then
     redis.call('ZADD', PENDING, seq, seq)
-    back = back + 1
+    queued = queued + 1
   end
 end
+
 -- Keep the smallest first seq of all rewinds, because a load from the lake may later add messages that only an earlier rewind has
 -- undone.
-if not state[2] or older(first, state[2]) then redis.call('HSET', STATE, 'rewound_to', first) end
+if not rewound_to or older(first, rewound_to) then redis.call('HSET', STATE, 'rewound_to', first) end
 redis.call('HSET', STATE, 'epoch', rewind)
-if state[3] and older(ARGV[8], state[3]) then redis.call('HSET', STATE, 'acked_seq', ARGV[8]) end
-return {is_ready() and 'ready' or 'queued', back}
+if position and older(new_position, position) then redis.call('HSET', STATE, 'acked_seq', new_position) end
+return {is_ready() and 'ready' or 'queued', queued}

@@ -4,13 +4,15 @@
 -- something is pending and nothing is in flight: wake a dispatcher), 'queued', or 'known' (no entry is new)
 -- If an entry is offered again, an earlier caller may have crashed before it recorded the outcomes of superseded entries. So all
 -- seqs that are remembered as superseded are returned then.
-local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[6] == '1'
-local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
-local queued, again, superseded = 0, false, {}
+local ENTRIES_PER_COMMAND = 2000 -- Lua's stack holds some 8,000 arguments
+local now, presence_ms, has_compaction = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[6] == '1'
+-- No entry has ended or is parked, so each is either pending already or new.
+local is_simple = not has_compaction and redis.call('EXISTS', DONE, PARKED) == 0
+local queued, was_offered_before, superseded = 0, false, {}
 
 local function supersede(seq)
   redis.call('ZADD', DONE, 'NX', SUPERSEDED, seq)
-  leave(seq)
+  remove_ended(seq)
   superseded[#superseded + 1] = seq
 end
 
@@ -18,40 +20,47 @@ end
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))
-  local goes_first = other == redis.call('HGET', INFLIGHT, 'seq') or other == sent_lately(redis.call('HGET', PRESENCE, SENT))
-  if waits and not goes_first then
-    if older(seq, other) then supersede(seq) return false end
+  local is_sent = other == redis.call('HGET', INFLIGHT, 'seq') or other == sent_lately(redis.call('HGET', PRESENCE, SENT))
+  if waits and not is_sent then
+    if older(seq, other) then
+      supersede(seq)
+      return false
+    end
     supersede(other)
   end
   redis.call('HSET', COMPACTION, key, seq)
   return true
 end
 
-if plain then
-  for first = 7, #ARGV, 2000 do -- Lua's stack holds some 8,000 arguments
-    local chunk, n = {}, 0
-    for i = first, math.min(first + 1999, #ARGV) do
+if is_simple then
+  for first = 7, #ARGV, ENTRIES_PER_COMMAND do
+    local scores_and_members, n = {}, 0
+    for i = first, math.min(first + ENTRIES_PER_COMMAND - 1, #ARGV) do
       local seq = ARGV[i]
-      chunk[n + 1], chunk[n + 2] = seq, seq
+      scores_and_members[n + 1], scores_and_members[n + 2] = seq, seq
       n = n + 2
     end
-    queued = queued + redis.call('ZADD', PENDING, 'NX', unpack(chunk))
+    queued = queued + redis.call('ZADD', PENDING, 'NX', unpack(scores_and_members))
   end
 else
-  for i = 7, #ARGV, compacting and 2 or 1 do
+  for i = 7, #ARGV, has_compaction and 2 or 1 do
     local seq = ARGV[i]
-    local known = redis.call('ZSCORE', PENDING, seq) or redis.call('ZSCORE', DONE, seq) or redis.call('ZSCORE', PARKED, seq)
-    if known then
-      again = true
-    elseif not compacting or compact(seq, ARGV[i + 1]) then
+    local is_known = redis.call('ZSCORE', PENDING, seq) or redis.call('ZSCORE', DONE, seq) or redis.call('ZSCORE', PARKED, seq)
+    if is_known then
+      was_offered_before = true
+    elseif not has_compaction or compact(seq, ARGV[i + 1]) then
       queued = queued + redis.call('ZADD', PENDING, seq, seq)
     end
   end
-  if again and compacting then superseded = redis.call('ZRANGEBYSCORE', DONE, SUPERSEDED, SUPERSEDED) end
+  if was_offered_before and has_compaction then superseded = redis.call('ZRANGEBYSCORE', DONE, SUPERSEDED, SUPERSEDED) end
 end
 
+local can_claim = presence_state(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+local word = 'known'
 -- Return 'ready' even if nothing is new, because an earlier caller may have crashed before it woke a dispatcher.
-local ready = presence_state(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
-ready = ready and (queued > 0 or redis.call('EXISTS', PENDING) == 1)
-local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
+if can_claim and (queued > 0 or redis.call('EXISTS', PENDING) == 1) then
+  word = 'ready'
+elseif queued > 0 then
+  word = 'queued'
+end
 return {word, queued, superseded} -- `superseded` in a list of its own, because it may have more items than Lua's stack

@@ -2,9 +2,9 @@
 -- settle_due.lua: remove owners that were checked from the deadline index, except those that now have a later deadline.
 -- KEYS[1] deadline index   ARGV[1] time up to which the index was checked, Unix ms   then the owners
 -- returns the number of removed owners
-local taken = 0
+local checked_until, removed = tonumber(ARGV[1]), 0
 for i = 2, #ARGV do
-  local at = redis.call('ZSCORE', KEYS[1], ARGV[i])
-  if at and tonumber(at) <= tonumber(ARGV[1]) then taken = taken + redis.call('ZREM', KEYS[1], ARGV[i]) end
+  local deadline = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if deadline and tonumber(deadline) <= checked_until then removed = removed + redis.call('ZREM', KEYS[1], ARGV[i]) end
 end
-return taken
+return removed

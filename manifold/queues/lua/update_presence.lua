@@ -14,29 +14,31 @@ local ECQ_PENDING, ECQ_INFLIGHT, ECQ_ATTEMPTS, ECQ_MESSAGES, ECQ_KEYS = KEYS[8],
 local STALE = {'stale', '', '', '', 'none'}
 local MAX_SKEW_MS = 60000 -- maximum clock difference between replicas
 local MAX_LINGER_MS = 500 -- how long a busy broker may still deliver to a session that a clean start has ended
-local now, sign = tonumber(ARGV[1]), ARGV[7]
-local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES, 'ecq')
+local now, wants_claim, event = tonumber(ARGV[1]), ARGV[6] == '1', ARGV[7]
+local connected, since, last_expiry, session_until, takes, ecq_subscribed =
+  unpack(redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until', TAKES, 'ecq'))
 local flights, released = {}, {fanout = '', ecq = ''} -- the entries in flight of the two queues, and the seqs that are released
-local ecq_may_begin = sign == 'heard' or sign == 'connected'
+local ecq_may_begin = event == 'heard' or event == 'connected' -- whether the compacted queue may now have something to claim
 
--- Collect the entry in flight of one of the two queues. `let_go` puts the entry back to pending.
-local function in_flight(queue_type, inflight, let_go)
-  local held = redis.call('HMGET', inflight, 'seq', 'attempts', 'deadline', 'published_at', 'superseded')
-  if not held[1] then return end
-  local flight = {deadline = tonumber(held[3]), published_at = tonumber(held[4])}
-  function flight.let_go()
-    let_go(held[1], tonumber(held[2]), held[5])
-    released[queue_type] = held[1]
+-- Add the entry in flight of one of the two queues to `flights`. `put_back_entry` puts the entry back to pending.
+local function add_flight(queue_type, inflight, put_back_entry)
+  local seq, attempts, deadline, published_at, superseded =
+    unpack(redis.call('HMGET', inflight, 'seq', 'attempts', 'deadline', 'published_at', 'superseded'))
+  if not seq then return end
+  local flight = {deadline = tonumber(deadline), published_at = tonumber(published_at)}
+  function flight.release()
+    put_back_entry(seq, tonumber(attempts), superseded)
+    released[queue_type] = seq
   end
   -- The broker redelivers the entry in flight, so its deadline restarts.
-  function flight.wait_again()
-    redis.call('HSET', inflight, 'deadline', string.format('%.0f', now + wait_ms(tonumber(held[2]))))
+  function flight.restart_deadline()
+    redis.call('HSET', inflight, 'deadline', string.format('%.0f', now + wait_ms(tonumber(attempts))))
   end
   flights[#flights + 1], flights[queue_type] = flight, flight
 end
 
-in_flight('fanout', INFLIGHT, function(seq, attempts) put_back(seq, attempts, true) end)
-in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as `put_back` in _ecq.lua
+add_flight('fanout', INFLIGHT, function(seq, attempts) put_back(seq, attempts, true) end)
+add_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as `put_back` in _ecq.lua
   if not superseded then note_sent('ecq_sent', ECQ_INFLIGHT) end
   redis.call('DEL', ECQ_INFLIGHT)
   if superseded then
@@ -48,34 +50,36 @@ in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as `put_ba
   end
 end)
 
-if sign == 'heard' then
-  if p[1] ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
+if event == 'heard' then
+  if connected ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
   redis.call('HSET', PRESENCE, 'heard', ARGV[1])
   redis.call('HDEL', PRESENCE, 'subscribed')
-  if p[6] == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- the event of its later SUBSCRIBE may be lost
+  if ecq_subscribed == 'no' then redis.call('HDEL', PRESENCE, 'ecq') end -- the event of its later SUBSCRIBE may be lost
+  -- The vehicle counts as disconnected, with a session that has not ended, but has sent a sign of life. So it has just resumed
+  -- the session, and its `connected` event is still on its way.
+  local has_resumed = connected == 'no' and (tonumber(session_until) or 0) > now
   for _, flight in ipairs(flights) do
     if flight.deadline <= now then
-      -- The vehicle counts as disconnected, with a session that has not ended, but has sent a sign of life. So it has just
-      -- resumed the session, and its `connected` event is still on its way.
-      if p[1] == 'no' and (tonumber(p[4]) or 0) > now then flight.wait_again() else flight.let_go() end
+      if has_resumed then flight.restart_deadline() else flight.release() end
     end
   end
-elseif sign == 'connected' then
-  local at, clean, expiry = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10]
-  if p[2] and at < tonumber(p[2]) then return STALE end
-  local session_expired = p[4] and p[4] ~= '' and tonumber(p[4]) < at
+elseif event == 'connected' then
+  local at, is_clean_start, expiry, max_packet_bytes = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10], ARGV[11]
+  if since and at < tonumber(since) then return STALE end
+  local has_session_expired = session_until and session_until ~= '' and tonumber(session_until) < at
+  local is_new_session = is_clean_start or has_session_expired
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
-  if ARGV[11] ~= '' then
-    redis.call('HSET', PRESENCE, TAKES, ARGV[11])
-  elseif p[5] and p[2] ~= ARGV[8] then -- keep the value of the same connection: the reconciler's event lacks it
+  if max_packet_bytes ~= '' then
+    redis.call('HSET', PRESENCE, TAKES, max_packet_bytes)
+  elseif takes and since ~= ARGV[8] then -- keep the value of the same connection: the reconciler's event lacks it
     redis.call('HDEL', PRESENCE, TAKES)
   end
-  if clean or session_expired then
+  if is_new_session then
     redis.call('HDEL', PRESENCE, 'subscribed')
     -- The compacted queue starts with the SUBSCRIBE of the new session, unless the event of that SUBSCRIBE was handled before
     -- this one. Messages that were published between connect and SUBSCRIBE are lost, although EMQX confirms them, because it
     -- delivers them to the old session.
-    local subscribed_at, flight = tonumber(p[6] or '') or 0, flights.ecq
+    local subscribed_at, flight = tonumber(ecq_subscribed or '') or 0, flights.ecq
     ecq_may_begin = subscribed_at >= at
     if not ecq_may_begin then redis.call('HDEL', PRESENCE, 'ecq') end
     if flight and ecq_may_begin then
@@ -85,54 +89,63 @@ elseif sign == 'connected' then
     end
   end
   for _, flight in ipairs(flights) do
-    if not (clean or session_expired) then
-      flight.wait_again()
+    if not is_new_session then
+      flight.restart_deadline()
     elseif flight.published_at <= at or flight.is_lost then -- entries that were published later went to the new session
-      flight.let_go()
+      flight.release()
     end
   end
-elseif sign == 'disconnected' then
-  if p[2] and tonumber(ARGV[8]) < tonumber(p[2]) then return STALE end
+elseif event == 'disconnected' then
+  local connected_at, at, given_expiry = ARGV[8], tonumber(ARGV[9]), ARGV[10]
+  if since and tonumber(connected_at) < tonumber(since) then return STALE end
   -- If another dispatcher has not handled the `connected` event of this connection yet, the session expiry is unknown. Then the
   -- entry in flight waits for its deadline, because the session may not have ended, and the broker may redeliver the entry.
-  local expiry = tonumber(ARGV[10] ~= '' and ARGV[10] or p[2] == ARGV[8] and p[3] or '')
-  local session_until = expiry and string.format('%.0f', tonumber(ARGV[9]) + expiry * 1000) or ''
-  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[8], 'expiry', expiry or '', 'session_until', session_until)
-  if p[5] then redis.call('HDEL', PRESENCE, TAKES) end -- the next connection may accept larger packets
-  for _, flight in ipairs(flights) do
-    if expiry == 0 and flight.published_at <= tonumber(ARGV[9]) then flight.let_go() end
+  local expiry = nil
+  if given_expiry ~= '' then
+    expiry = tonumber(given_expiry)
+  elseif since == connected_at then
+    expiry = tonumber(last_expiry or '')
   end
-elseif sign == 'subscribed' then
+  local ends_at = expiry and string.format('%.0f', at + expiry * 1000) or ''
+  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', connected_at, 'expiry', expiry or '', 'session_until', ends_at)
+  if takes then redis.call('HDEL', PRESENCE, TAKES) end -- the next connection may accept larger packets
+  for _, flight in ipairs(flights) do
+    if expiry == 0 and flight.published_at <= at then flight.release() end
+  end
+elseif event == 'subscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', ARGV[1])
-elseif sign == 'unsubscribed' then
+elseif event == 'unsubscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'no')
 end
 
 -- Any client id may connect. So the presence of a vehicle for which nothing waits expires: after the retention if the vehicle is
 -- connected, because it need not send anything while it is, and otherwise soon. A claim makes the presence persistent. Further
 -- events of a connected vehicle do not change the TTL.
-if sign == 'connected' or sign == 'disconnected' or p[1] ~= 'yes' then
+if event == 'connected' or event == 'disconnected' or connected ~= 'yes' then
   if redis.call('EXISTS', PENDING, INFLIGHT, PARKED, ECQ_PENDING, ECQ_KEYS) > 0 then
-    stay()
+    keep_presence()
   else
+    local ttl_ms = event == 'connected' and tonumber(ARGV[5]) or tonumber(ARGV[2]) + MAX_SKEW_MS
     redis.call('HSET', PRESENCE, 'passing', '1')
-    redis.call('PEXPIRE', PRESENCE, sign == 'connected' and tonumber(ARGV[5]) or tonumber(ARGV[2]) + MAX_SKEW_MS)
+    redis.call('PEXPIRE', PRESENCE, ttl_ms)
   end
 end
 
 local ecq_wake = ''
-if sign == 'connected' and redis.call('EXISTS', ECQ_INFLIGHT) == 1 then
+if event == 'connected' and redis.call('EXISTS', ECQ_INFLIGHT) == 1 then
   ecq_wake = '1'
 elseif ecq_may_begin and redis.call('EXISTS', ECQ_PENDING) == 1
   and redis.call('EXISTS', ECQ_INFLIGHT) == 0 then
-  SUBSCRIBED = 'ecq'
+  SUBSCRIBED = 'ecq' -- so that `presence_state` reads the subscription of the compacted queue
   if presence_state(now, tonumber(ARGV[2])) == 'here' then ecq_wake = '1' end
   SUBSCRIBED = 'subscribed'
 end
 
-local following = {'none'}
-if ARGV[6] == '1' then following = claim() end
--- Note that the vehicle has sent a sign of life since the claim. If the broker has no subscriber for the entry in flight,
--- release.lua then reports that the vehicle may have subscribed since.
-if ARGV[6] == '1' and flights.fanout and released.fanout == '' then redis.call('HSET', INFLIGHT, 'resubscribed', '1') end
-return {'noted', released.fanout, released.ecq, ecq_wake, unpack(following)}
+local next_claim = {'none'}
+if wants_claim then
+  next_claim = claim()
+  -- Note that the vehicle has sent a sign of life since the claim of the entry in flight. If the broker has no subscriber for
+  -- that entry, release.lua then reports that the vehicle may have subscribed since.
+  if flights.fanout and released.fanout == '' then redis.call('HSET', INFLIGHT, 'resubscribed', '1') end
+end
+return {'noted', released.fanout, released.ecq, ecq_wake, unpack(next_claim)}

@@ -71,16 +71,20 @@ class Claim(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> ClaimReply:
         """Parse the reply of `claim` in _owner.lua or _ecq.lua."""
-        word = _WORDS[raw[0]]
-        if word is ClaimWord.CLAIMED:
-            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4], max_packet_bytes=int(raw[5] or 0))
-        if word is ClaimWord.BUSY:
-            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
-        if word is ClaimWord.MUST_END:
-            triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
+        word, *fields = raw
+        claim_word = _WORDS[word]
+        if claim_word is ClaimWord.CLAIMED:
+            seq, attempts, deadline_ms, message, max_packet_bytes = fields
+            max_bytes = int(max_packet_bytes or 0)  # empty if there is no limit
+            return ClaimReply(claim_word, int(seq), int(attempts), int(deadline_ms), message=message, max_packet_bytes=max_bytes)
+        if claim_word is ClaimWord.BUSY:
+            seq, attempts, deadline_ms = fields
+            return ClaimReply(claim_word, int(seq), int(attempts), int(deadline_ms))
+        if claim_word is ClaimWord.MUST_END:
+            triples = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
             entries = (MustEnd(int(seq), OF_CODE[int(code)], int(attempts)) for seq, code, attempts in triples)
-            return ClaimReply(word, must_end=tuple(entries))
-        return ClaimReply(word)
+            return ClaimReply(claim_word, must_end=tuple(entries))
+        return ClaimReply(claim_word)
 
 
 class UpdatePresenceReply(NamedTuple):
@@ -103,7 +107,7 @@ class UpdatePresence(Verb, frozen=True):
     A clean start, or a connection after the session has expired, puts the entry in flight back to pending.
     """
 
-    seen: PresenceSign | Connected | Disconnected | Subscribed
+    event: PresenceSign | Connected | Disconnected | Subscribed
     claim: bool
     script = Script("update_presence")
 
@@ -113,15 +117,19 @@ class UpdatePresence(Verb, frozen=True):
         return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._event_args(), others=others)
 
     def _event_args(self) -> Args:
-        match self.seen:
+        """The event's name and its own arguments, as update_presence.lua takes them."""
+        match self.event:
             case PresenceSign():
                 return ("heard",)
-            case Connected(at_ms=at_ms, clean_start=clean_start, expiry_s=expiry_s, max_packet_bytes=max_bytes):
-                return "connected", at_ms, "1" if clean_start else "0", expiry_s, "" if max_bytes is None else max_bytes
-            case Disconnected(connected_at_ms=connected_at_ms, at_ms=at_ms, expiry_s=expiry_s):
-                return "disconnected", connected_at_ms, at_ms, "" if expiry_s is None else expiry_s
-            case Subscribed(on=is_subscribed):
-                return ("subscribed" if is_subscribed else "unsubscribed",)
+            case Connected() as event:
+                clean_start = "1" if event.clean_start else "0"
+                max_packet_bytes = "" if event.max_packet_bytes is None else event.max_packet_bytes
+                return "connected", event.at_ms, clean_start, event.expiry_s, max_packet_bytes
+            case Disconnected() as event:
+                expiry_s = "" if event.expiry_s is None else event.expiry_s
+                return "disconnected", event.connected_at_ms, event.at_ms, expiry_s
+            case Subscribed() as event:
+                return ("subscribed" if event.on else "unsubscribed",)
 
     @staticmethod
     def read(raw: Any) -> UpdatePresenceReply:
@@ -159,34 +167,39 @@ class ReleaseReply(NamedTuple):
 class Release(Verb, frozen=True):
     """Release the claim of `seq`: put the entry back to pending if it is still in flight.
 
-    `again` says that the receiver of the reply should claim next; the script does not use it.
+    `then_claim` says that the receiver of the reply should claim next; the script does not use it.
     """
 
     seq: int
     reason: ReleaseReason
     claimed_ms: int | None = None  # time of the claim to release; None: any claim of `seq` that is in flight
-    again: bool = False
+    then_claim: bool = False
     script = Script("release")
     ecq_script = Script("release", prepends=ECQ_SHARED_CODE)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.seq, self.reason.value, "" if self.claimed_ms is None else self.claimed_ms)
+        claimed_ms = "" if self.claimed_ms is None else self.claimed_ms
+        return self._call(policy, owner, now_ms, self.seq, self.reason.value, claimed_ms)
 
     @staticmethod
     def read(raw: Any) -> ReleaseReply:
         word = raw[0].decode()
         if word == "released":
             return ReleaseReply(word, attempts=int(raw[1]), resubscribed=raw[2] == b"1")
-        return ReleaseReply(word, deadline_ms=int(raw[1])) if word == "early" else ReleaseReply(word)
+        if word == "early":
+            return ReleaseReply(word, deadline_ms=int(raw[1]))
+        return ReleaseReply(word)
 
 
 class Park(Verb, frozen=True):
-    """Park `seq` until `data_id` arrives, and claim the next entry.
+    """Park the entry `seq` until `data_id` arrives, and claim the next entry.
 
-    The reply is NONE if `seq` is neither in flight nor parked. It is BUSY with `seq` itself if an earlier publish of the entry
-    may still be under way: the entry is then pending again, and nothing was parked or claimed. A note says which data a parked
-    entry waits for. It is written before and after parking, because data that arrives between the two removes the first note. A
-    note expires with the retention.
+    The reply is that of the next claim, with two exceptions. It is NONE if `seq` is neither in flight nor parked. It is BUSY with
+    `seq` itself if an earlier publish of the entry may still be under way: the entry is then pending again, and nothing was
+    parked or claimed.
+
+    A note says which data a parked entry waits for. It is written before and after parking, because data that arrives between the
+    two removes the first note. A note expires with the retention.
     """
 
     seq: int
@@ -196,7 +209,8 @@ class Park(Verb, frozen=True):
     script = Script("park")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.seq, "" if self.claimed_ms is None else self.claimed_ms)
+        claimed_ms = "" if self.claimed_ms is None else self.claimed_ms
+        return self._call(policy, owner, now_ms, self.seq, claimed_ms)
 
     def notes(self, policy: Policy, owner: str, now_ms: int) -> Sequence[Args]:
         """The commands that write the note."""
@@ -209,4 +223,5 @@ class Park(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
-        return Claim.read(raw[1:])
+        _, *claim = raw  # the first item is the script's word, such as `parked`
+        return Claim.read(claim)

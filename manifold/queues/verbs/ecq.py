@@ -31,7 +31,8 @@ class FillReply(NamedTuple):
 class _Fill(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> FillReply:
-        return FillReply(raw[0].decode(), int(raw[1]), int(raw[2]) if len(raw) > 2 else 0)
+        word, queued, *superseded = raw  # only some scripts return the last number
+        return FillReply(word.decode(), int(queued), int(superseded[0]) if superseded else 0)
 
 
 class Append(_Fill, frozen=True):
@@ -125,7 +126,7 @@ class Acknowledge(Verb, frozen=True):
     ecq_script = Script("ecq_ack", prepends=ECQ_SHARED_CODE)
 
     def record_first(self) -> Sequence[Recorded]:
-        """The record with the current epoch, unless the message was acknowledged before or cannot end yet."""
+        """The record with the queue's epoch, unless the message was acknowledged before or cannot end yet."""
         if not self.sends_outcome:
             return ()
 
@@ -141,8 +142,12 @@ class Acknowledge(Verb, frozen=True):
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
         claim = "1" if self.claim else "0"
-        ending = "2" if record.is_expired else "1" if record.passed_over else "0"  # "0": acknowledged by the consumer
-        epoch = "" if self.sends_outcome else record.epoch
+        ending = "0"  # acknowledged by the client
+        if record.is_expired:
+            ending = "2"
+        elif record.passed_over:
+            ending = "1"
+        epoch = "" if self.sends_outcome else record.epoch  # empty: the script takes the queue's epoch
         args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, ending)
         if not self.sends_outcome:
             return self._call(policy, queue, now_ms, *args)
@@ -150,7 +155,8 @@ class Acknowledge(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> AckReply:
-        return AckReply(raw[0].decode(), number(raw[1]), number(raw[2]), int(raw[3]), Claim.read(raw[4:]))
+        word, published_ms, attempts, epoch, *claim = raw
+        return AckReply(word.decode(), number(published_ms), number(attempts), int(epoch), Claim.read(claim))
 
 
 class _AckStateReply(NamedTuple):
@@ -163,12 +169,15 @@ class _AckStateReply(NamedTuple):
 
 
 class _ReadAckState(Verb, frozen=True):
+    """Read what the record of an acknowledgement needs. Changes nothing."""
+
     seq: int
     ecq_script = Script("ecq_read_ack_state", prepends=ECQ_SHARED_CODE)
 
     @staticmethod
     def read(raw: Any) -> _AckStateReply:
-        return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1", raw[3] == b"1")
+        epoch, is_known, sent, is_pending = raw
+        return _AckStateReply(int(epoch), is_known == b"1", sent == b"1", is_pending == b"1")
 
 
 class Subscription(Verb, frozen=True):
@@ -184,9 +193,11 @@ class Subscription(Verb, frozen=True):
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         claim = "1" if self.claim else "0"
-        subscription = "no"
-        if self.qos is not None:
-            subscription = "yes" if self.qos else "qos0"
+        subscription = "yes"
+        if self.qos is None:
+            subscription = "no"
+        elif self.qos == 0:
+            subscription = "qos0"
         at_ms = now_ms if self.at_ms is None else self.at_ms
         fanout_keys = keys.owner_keys(owner_of_queue(queue))
         others = tuple(fanout_keys[index] for index in _FANOUT_KEY_INDICES)

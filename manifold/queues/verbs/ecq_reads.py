@@ -22,7 +22,7 @@ class ReadReply(NamedTuple):
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
-    in_flight: int | None
+    in_flight: int | None  # seq of the message in flight
     messages: tuple[QueuedMessage, ...]
     cursor: int = 0  # cursor of the next call; 0: all messages have been read
     expired_at_ms: int | None = None  # when a message last expired and left the queue
@@ -38,9 +38,16 @@ class Read(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> ReadReply:
         acked_seq, acked_at_ms, epoch, in_flight, cursor, flat_messages, expired_at_ms = raw
-        messages = tuple(sorted(_messages(flat_messages), key=lambda message: message.seq))
-        state = number(acked_seq), number(acked_at_ms), int(epoch), number(in_flight)
-        return ReadReply(*state, messages, int(cursor), number(expired_at_ms))
+        messages = sorted(_messages(flat_messages), key=lambda message: message.seq)
+        return ReadReply(
+            acked_seq=number(acked_seq),
+            acked_at_ms=number(acked_at_ms),
+            epoch=int(epoch),
+            in_flight=number(in_flight),
+            messages=tuple(messages),
+            cursor=int(cursor),
+            expired_at_ms=number(expired_at_ms),
+        )
 
 
 class PageReply(NamedTuple):
@@ -49,7 +56,7 @@ class PageReply(NamedTuple):
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
-    in_flight: int | None
+    in_flight: int | None  # seq of the message in flight
     last_seq: int | None  # the greatest seq in the queue
     has_more: bool
     messages: tuple[QueuedMessage, ...]  # if a size is None, the key is unknown, and the message may not be live
@@ -69,12 +76,19 @@ class ReadPage(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> PageReply:
         acked_seq, acked_at_ms, epoch, in_flight, last_seq, has_more, flat_messages, expired_at_ms = raw
-        state = number(acked_seq), number(acked_at_ms), int(epoch), number(in_flight)
-        messages = tuple(_messages(flat_messages))
-        return PageReply(*state, number(last_seq), has_more == b"1", messages, number(expired_at_ms))
+        return PageReply(
+            acked_seq=number(acked_seq),
+            acked_at_ms=number(acked_at_ms),
+            epoch=int(epoch),
+            in_flight=number(in_flight),
+            last_seq=number(last_seq),
+            has_more=has_more == b"1",
+            messages=tuple(_messages(flat_messages)),
+            expired_at_ms=number(expired_at_ms),
+        )
 
 
 def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:
     """Parse a flat list of key, seq, payload size and state of each message."""
-    fields: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-    return (QueuedMessage(key.decode(), int(seq), number(size), state == b"delivered") for key, seq, size, state in fields)
+    rows: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    return (QueuedMessage(key.decode(), int(seq), number(size), state == b"delivered") for key, seq, size, state in rows)

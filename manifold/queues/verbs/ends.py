@@ -39,7 +39,8 @@ class ReadEntry(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> ReadEntryReply:
         published_ms, attempts, code, sent = raw
-        return ReadEntryReply(number(published_ms), number(attempts), OF_CODE.get(number(code) or 0), sent == b"1")
+        ended = None if code == b"" else OF_CODE.get(int(code))
+        return ReadEntryReply(number(published_ms), number(attempts), ended, sent == b"1")
 
 
 class AckReply(NamedTuple):
@@ -59,11 +60,11 @@ _ONLY_IF_NOT_SENT = (Outcome.FAILED, Outcome.WITHDRAWN)
 
 
 class Ack(Verb, frozen=True):
-    """End the entry that `record` names, send its outcome to the recorder, and claim the next entry.
+    """End the entry that `record` names with its outcome, send it to the recorder, and claim the next entry.
 
     The entry may be in any state. If `record` has no attempts, the queue fills in attempts and publish time. An entry that had
-    ended before keeps its outcome, and nothing is sent. As an exception, a withdrawn entry becomes delivered if it is
-    acknowledged. Without `sends_outcome`, nothing is sent to the recorder, which already has the outcome.
+    ended before keeps its outcome, and nothing is sent. As an exception, a withdrawn entry becomes delivered if the vehicle
+    acknowledges it. Without `sends_outcome`, nothing is sent to the recorder, which already has the outcome.
     """
 
     record: OutcomeRecord
@@ -139,10 +140,13 @@ class End(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> EndReply:
         codes, *claim = raw
-        return EndReply(tuple(OF_CODE.get(int(code)) for code in codes), Claim.read(claim))
+        outcomes = tuple(OF_CODE.get(int(code)) for code in codes)  # no outcome has the code 0, which means in flight
+        return EndReply(outcomes, Claim.read(claim))
 
     def _complete(self, record: OutcomeRecord, entry: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-        ends_now = entry.ended is None and entry.published_ms is None and not entry.sent
+        """Return the completed record, or None if its entry does not end now, and this verb without outcomes."""
+        is_in_flight = entry.published_ms is not None or entry.sent
+        ends_now = entry.ended is None and not is_in_flight
         return _completed(record, entry) if ends_now else None, replace(self, sends_outcome=False)
 
 

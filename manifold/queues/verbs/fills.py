@@ -1,6 +1,7 @@
 """Verbs that fill a fanout queue, and the verb that erases it."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from manifold.contracts import keys
@@ -17,21 +18,22 @@ class EnqueueReply(NamedTuple):
     superseded: tuple[int, ...]  # seqs of the entries that they superseded
 
 
-def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
+def flatten(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
     """Flatten (seq, request_id) entries for `Offer`: [seq, …], or [seq, request_id, seq, …] with compaction."""
     if policy.compaction:
-        return [part for entry in entries for part in entry]
+        return list(chain.from_iterable(entries))
     return [seq for seq, _ in entries]
 
 
 class _Fill(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> EnqueueReply:
-        return EnqueueReply(raw[0].decode(), int(raw[1]), tuple(map(int, raw[2])) if len(raw) > 2 else ())
+        word, queued, *superseded = raw  # only some scripts return the last list
+        return EnqueueReply(word.decode(), int(queued), tuple(map(int, superseded[0])) if superseded else ())
 
 
 class Offer(_Fill, frozen=True):
-    """Queue entries, oldest first, flattened by `flat`. Idempotent; an ended entry never comes back."""
+    """Queue entries, oldest first, flattened by `flatten`. Idempotent; an ended entry never comes back."""
 
     parts: Sequence[Any]
     script = Script("enqueue", needs_memory=True, before="_fresh")
@@ -41,12 +43,12 @@ class Offer(_Fill, frozen=True):
 
 
 class Enqueue(_Fill, frozen=True):
-    """Queue entries, given as (seq, request_id), oldest first; otherwise the same as `Offer`."""
+    """Queue entries, given as (seq, request_id), oldest first. Idempotent; an ended entry never comes back."""
 
     entries: Sequence[tuple[int, str]]
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return Offer(flat(policy, self.entries)).command(policy, owner, now_ms)
+        return Offer(flatten(policy, self.entries)).command(policy, owner, now_ms)
 
 
 class DirectEnqueue(_Fill, frozen=True):

@@ -43,10 +43,11 @@ class Verb(Struct, frozen=True):
     def _call(self, policy: Policy, queue: str, now_ms: int, *args: Any, others: tuple[str, ...] = ()) -> Args:
         """Build the script call with these arguments. `others` are keys in addition to those of the queue, which they follow."""
         if is_ecq(queue):
-            sha, queue_keys, policy_args = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
+            script, queue_keys, policy_args = self.ecq_script, keys.ecq_keys(owner_of_queue(queue)), policy.ecq_numbers
         else:
-            sha, queue_keys, policy_args = self.script.sha, keys.owner_keys(queue), policy.numbers
-        return ("EVALSHA", sha, len(queue_keys) + len(others), *queue_keys, *others, now_ms, *policy_args, *args)
+            script, queue_keys, policy_args = self.script, keys.owner_keys(queue), policy.numbers
+        key_count = len(queue_keys) + len(others)
+        return ("EVALSHA", script.sha, key_count, *queue_keys, *others, now_ms, *policy_args, *args)
 
 
 class Recorded(NamedTuple):

@@ -90,11 +90,11 @@ def test_the_triggers_of_campaigns_are_listed_until_they_are_dropped(use: Callab
         await queues.store_trigger(SEQ[0], windowed)
         Loader(redis, POLICY).store_triggers({SEQ[1]: plain, SEQ[2]: EntryTrigger("task", "d")})
         assert await queues.triggers(SEQ[:3]) == [windowed, plain, EntryTrigger("task", "d")]
-        assert await queues.released(["c", "task"]) == [SEQ[:2], []]
+        assert await queues.release_seqs(["c", "task"]) == [SEQ[:2], []]
         assert [await queues.closed_windows(NOW + ms) for ms in (4, 5)] == [[], SEQ[:1]]
-        await queues.drop_released("c", SEQ[:1])
+        await queues.drop_release_seqs("c", SEQ[:1])
         await queues.drop_windows(SEQ[:1])
-        assert (await queues.released(["c"]), await queues.closed_windows(NOW + 5)) == ([SEQ[1:2]], [])
+        assert (await queues.release_seqs(["c"]), await queues.closed_windows(NOW + 5)) == ([SEQ[1:2]], [])
 
     use(body)
 

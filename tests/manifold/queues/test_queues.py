@@ -85,7 +85,7 @@ def test_data_is_stored_once_and_other_bytes_under_its_name_are_refused(use: Cal
         words = [await queues.store_data("d", payload, NOW) for payload in (b"\x00one", b"\x00one", b"two")]
 
         assert words == ["stored", "same", "differs"]
-        assert await queues.take_data(["d", "unknown"]) == ([b"\x00one", None], [])
+        assert await queues.read_data(["d", "unknown"]) == ([b"\x00one", None], [])
 
     use(body)
 
@@ -93,10 +93,10 @@ def test_data_is_stored_once_and_other_bytes_under_its_name_are_refused(use: Cal
 def test_taken_data_gets_a_fresh_retention_and_ids_with_waiting_entries_are_named(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await park(queues, "V", (SEQ[0], "late"))
-        assert await queues.put_data({"late": b"one", "early": b"two"}) == ["late"]
+        assert await queues.restore_data({"late": b"one", "early": b"two"}) == ["late"]
         await queues.redis.pexpire(keys.data("early"), 1000)
 
-        assert await queues.take_data(["early", "late", "never"]) == ([b"two", b"one", None], ["late"])
+        assert await queues.read_data(["early", "late", "never"]) == ([b"two", b"one", None], ["late"])
 
         assert await queues.redis.pttl(keys.data("early")) > 1000
 
@@ -106,9 +106,9 @@ def test_taken_data_gets_a_fresh_retention_and_ids_with_waiting_entries_are_name
 def test_data_under_a_key_of_another_type_counts_as_missing(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await queues.redis.rpush(keys.data("spoilt"), "x")
-        assert await queues.put_data({"spoilt": b"one", "sound": b"two"}) == []
+        assert await queues.restore_data({"spoilt": b"one", "sound": b"two"}) == []
         assert await queues.data_sizes(["spoilt", "sound", "never"]) == [0, 3, 0]
-        assert await queues.take_data(["spoilt", "sound"]) == ([None, b"two"], [])
+        assert await queues.read_data(["spoilt", "sound"]) == ([None, b"two"], [])
 
     use(body)
 
