@@ -82,9 +82,9 @@ class Withdrawals:
                 continue  # the scan logs the corrupt keys
             if in_flight in self._campaign_of:
                 self._in_flight[self._campaign_of[in_flight]] += 1
-                self._found.add(int(in_flight))
-            waiting = (int(seq) for seq in (*pending, *parked) if seq != in_flight)
-            seqs = [seq for seq in waiting if seq in self._reason_by_seq]
+            seqs = [int(seq) for seq in (*pending, *parked) if seq != in_flight and int(seq) in self._reason_by_seq]
+            if in_flight is not None and int(in_flight) in self._reason_by_seq:
+                self._found.add(int(in_flight))  # it may return to the queue of a vehicle that stays away
             if seqs:
                 withdrawn[owner] = seqs
         if withdrawn:

@@ -45,7 +45,7 @@ class Chart:
             return "not judged"
         if self.rule is None:
             return f"{value:,.0f} rows"
-        if value >= 0.0001:  # below this, two decimals of a percentage would be 0.00%
+        if value >= 0.0001:
             return f"{value:.2%}"
         return "under 0.01%" if value else "none"
 

@@ -25,7 +25,7 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
         render_rows = super()._get_content_block_fn(expectation_type, expectation_config)
 
         def render_extended_rows(**arguments: Any) -> Any:
-            """Render the rows of an expectation as the library does: a single row. Append the cells of `ADDED_COLUMNS` to it."""
+            """Render an expectation as the library does, as one row, and append the cells of `ADDED_COLUMNS` to that row."""
             rows = render_rows(**arguments)
             row = rows[0]
             result = arguments["result"]

@@ -79,5 +79,5 @@ class Campaigns:
             self._campaigns = campaigns
 
     def _oldest_kept_seq(self) -> int:
-        """Return the seq from which on the last order of a campaign must be, so that it is kept although it is over."""
+        """Return the lowest seq that the last order of an ended campaign may have for the campaign to be kept."""
         return seq_of(max(EPOCH_MS, wall_clock_ms() - self.kept_ms), 0, 0)

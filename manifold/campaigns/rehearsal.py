@@ -170,7 +170,7 @@ class Simulation:
             yield Ended(self._seqs.next(), vin, release, response)
 
     def _schedule(self, at_ms: int, vin: str, release: int, response: Ending | Answer) -> None:
-        """Let a vehicle respond to a release at `at_ms` (Unix ms)."""
+        """Let a release to a vehicle end, or be answered, at `at_ms` (Unix ms)."""
         heapq.heappush(self._responses, (at_ms, next(self._event_numbers), vin, release, response))
 
     def _fold(self, facts: Iterable[Fact]) -> None:

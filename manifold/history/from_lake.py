@@ -136,6 +136,6 @@ def _with_outcomes(catalog: Catalog, id_rows: list[dict[str, Any]], outcome_filt
         outcome_row = outcome_row_of.get(key)
         if outcome_row is not None:
             state = outcome_row["outcome"]
-            details = {name: outcome_row[name] for name in OUTCOME_COLUMNS}
+            details = {name: outcome_row[name] for name in OUTCOME_COLUMNS if name in outcome_row}  # older tables lack some
         entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **details)
     return [entries[key] for key in sorted(entries)]

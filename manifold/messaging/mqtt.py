@@ -162,7 +162,7 @@ class Mqtt:
             raise Retryable(f"{self.client_id} is not connected to {self._reconnector.endpoint}; publish again when it is")
         mid = self._unconfirmed.next_mid() if qos else None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if len(payload) > _LONGEST_PAYLOAD:  # no packet can hold it
+        if len(payload) > _LONGEST_PAYLOAD:  # may leave no room for topic and properties
             future.set_exception(self._too_large_for_broker(len(payload)))
             return future
         packet = mqtt5.PublishPacket(
@@ -229,7 +229,7 @@ class Mqtt:
                 pass
 
     def _on_undecodable(self, packet: bytes, reason: str) -> None:
-        """Handle an undecodable packet by the fields at its beginning. One of another type needs no action."""
+        """Handle an undecodable packet by the fields at its beginning. Packets of other types need no action."""
         match packet[0] >> 4:
             case _raw.PUBLISH:
                 self.on_unreadable(_message.undecodable_message(packet, reason, self._reconnector.number))

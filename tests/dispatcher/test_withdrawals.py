@@ -39,3 +39,18 @@ def test_published_entries_of_a_stopped_campaign_are_beyond_recall_until_it_resu
         assert beyond_recall("stopped") is None
 
     with_queues(redis_server, body)
+
+
+def test_a_window_is_remembered_while_an_entry_of_its_release_is_in_flight(redis_server: Server) -> None:
+    """Else nothing would withdraw the entry when it goes back to the queue of a vehicle that stays away."""
+    over = seq_of(wall_clock_ms(), 0, 0)
+
+    async def body(queues: Queues) -> None:
+        await queues.redis.zadd(keys.WINDOWS, {str(over): wall_clock_ms() - 1})
+        await queues.redis.hset(keys.inflight("V1"), mapping={"seq": over})
+        withdrawals = await Withdrawals.of(queues)
+        await withdrawals.withdraw(["V1"])
+        await withdrawals.finish()
+        assert await queues.closed_windows(wall_clock_ms()) == [over]
+
+    with_queues(redis_server, body)

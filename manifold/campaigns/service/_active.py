@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class _LastDecision(NamedTuple):
-    """The state of a campaign about which was decided last, and until when that state needs no other decision."""
+    """The state for which a campaign was last decided, and until when that state needs no other decision."""
 
     campaign: Campaign
     pause_until: float  # monotonic seconds

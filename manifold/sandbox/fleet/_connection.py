@@ -89,7 +89,7 @@ class Connection:
             self._report_loss(str(error))
         elif self._listener is not None:
             self._register_socket()
-        else:  # `close` was called during the handshake, and has left the socket to this
+        else:  # `close` was called during the handshake, and left it to this callback to close the socket
             sock = self._client.socket()
             if sock is not None:
                 sock.close()

@@ -137,7 +137,12 @@ class AirflowApi:
         return answer.json()
 
     def _log_in(self) -> None:
-        """Get a token for the next requests. Raises Permanent if Airflow refuses user or password, else httpx.HTTPError."""
+        """Get a token for the next requests.
+
+        Raises:
+            Permanent: Airflow refuses user or password.
+            httpx.HTTPError: the request fails in another way.
+        """
         answer = self._client.post("/auth/token", json=self._login)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise Permanent(f"Airflow at {self._base} does not let {self._login['username']} in: {_reason(answer)}")

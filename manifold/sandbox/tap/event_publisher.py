@@ -21,7 +21,7 @@ from manifold.settings.embedded_broker import TAP_USERNAME
 
 CLIENT_ID, USERNAME = b"sdv-tap", TAP_USERNAME.encode()
 WINDOW = 4096  # maximum number of events that are sent and not yet confirmed
-HIGH_WATERMARK, LOW_WATERMARK = 20_000, 10_000  # unconfirmed events above which clients are not read, and below which they are
+HIGH_WATERMARK, LOW_WATERMARK = 20_000, 10_000  # unconfirmed events at which reading from clients pauses and resumes
 _KEEPALIVE_S = 30
 _CONNECT_WAIT_S = 5.0
 _PINGREQ = bytes((0xC0, 0))
