@@ -25,7 +25,7 @@ WAIT_S = 5.0
 TLS_SCHEMES = ("mqtts", "ssl")
 REQUIRED_EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without them, delivery does not work
 # Marks what the probe publishes: the kind of its forged event (a dispatcher ignores events of unknown kinds), the request_id of
-# its messages, and their user property.
+# its messages except the last, and their user property.
 PROBE = "probe"
 RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/guides/emqx.md"
 ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/guides/emqx.md"

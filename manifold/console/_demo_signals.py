@@ -39,7 +39,7 @@ class SentSignals:
     sent: list[SignalMessage]
     began: datetime
     handled: int  # messages that have a final outcome at the door
-    seconds: float  # time until all messages were handled
+    seconds: float  # until all messages were handled, or the wait for them ended
     codes: dict[str, str]  # the codes of the dead letters, by correlation id
     # The number of rows in each table: by device, instant and digest, and in quarantine by code.
     raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)

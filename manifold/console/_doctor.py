@@ -165,7 +165,7 @@ def _check_home(settings: Settings) -> Diagnostic:
 
 
 def _probe_catalog(settings: Settings) -> str:
-    """Count the tables in the catalog. A SQLite file that does not exist is an error: to open the catalog would create it."""
+    """Count the tables in the catalog. A SQLite file that does not exist is an error: opening the catalog would create it."""
     file = settings.catalog.removeprefix(SQLITE)
     if settings.catalog.startswith(SQLITE) and not Path(file).exists():
         raise ValueError(f"{file} does not exist yet")
@@ -232,7 +232,7 @@ def _node_infos(settings: Settings, section: str) -> list[Any]:
 
 
 def _probe_direct_enqueue(settings: Settings) -> str:
-    """Return the state of the recorder's direct enqueue, such as `off`, if a setting has turned it off.
+    """Return the state of the recorder's direct enqueue: `off` if a setting has turned it off.
 
     Raises:
         ValueError: the recorder has suspended direct enqueue; the state says why.

@@ -15,7 +15,7 @@ LOOKBACK = timedelta(days=2)
 def check_archive(settings: Settings) -> Diagnostic:
     """Check that the archive can be listed; count its newest segments, and the files that ingest ignores.
 
-    To list the archive also logs the names of the ignored files.
+    Listing the archive also logs the names of the ignored files.
     """
     now = datetime.now(UTC)
     try:

@@ -82,7 +82,7 @@ def find_in_redis(redis: Redis, vehicle: ErasedVehicle) -> list[Found]:
     for key, members in _waiting_entries(redis, vehicle):
         waiting_counts[key] += len(members)
     found = [Found(key, "members", count) for key, count in waiting_counts.items()]
-    ecq_pending, ecq_inflight, _, _, ecq_delivered, *_ = keys.ecq_keys(vin)  # presence and keys have no entries
+    ecq_pending, ecq_inflight, _, _, ecq_delivered, *_ = keys.ecq_keys(vin)
     for queue in (keys.pending(vin), keys.parked(vin), keys.done(vin), ecq_pending, ecq_delivered):
         old_seqs = [seq for seq in cast(list[bytes], redis.zrange(queue, 0, -1)) if int(seq) < vehicle.before_seq]
         if old_seqs:

@@ -127,8 +127,8 @@ class Comparison:
 
     def _find_signals(self, group: Sequence[ExpectedKeys]) -> FoundSignals:
         """Count the rows of the expected signals, statuses and refused signal messages."""
-        keys = {key for expected in group for key in expected.signals.signals.values()}
-        capture_times = {captured_at for _, captured_at, _ in keys}  # of device id, instant and digest
+        keys = {key for expected in group for key in expected.signals.signals.values()}  # (device id, instant, digest)
+        capture_times = {captured_at for _, captured_at, _ in keys}
         raw = self.count_rows(XRAY_RAW, XRAY_RAW.key, "captured_at", capture_times)
         processed = self.count_rows(XRAY_PROCESSED, XRAY_RAW.key, "captured_at", capture_times)
         digests = {digest for expected in group for digest in expected.signals.refused.values()}

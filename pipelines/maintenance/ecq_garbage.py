@@ -102,7 +102,7 @@ def _past_retention(attempt: Attempt) -> DataFrame:
 def _expire_in_redis(attempt: Attempt, pending: DataFrame) -> DataFrame:
     """Expire these messages in Redis, and remove them there; return (client_id, seq, epoch) of those that expired.
 
-    A message does not expire if it is in flight, or acknowledged.
+    A message does not expire if it is acknowledged, in flight or may be on its way, or if its queue has corrupt keys.
     """
     expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), _unix_ms(attempt.now))
     columns = "client_id string, seq bigint, epoch bigint"

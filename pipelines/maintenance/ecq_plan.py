@@ -63,7 +63,7 @@ def past_retention(rows: pa.Table, *, kept_from: KeptFrom) -> Iterator[pa.Table]
     found: list[dict[str, Any]] = []
     for queue in folded(rows):
         oldest_live_seq = queue.live[0][0] if queue.live else None
-        if oldest_live_seq is None or oldest_live_seq >= all_kept_from:  # no message is past its retention
+        if oldest_live_seq is None or oldest_live_seq >= all_kept_from:  # no live message is past its retention
             continue
         state = queue.state()
         for seq, _ in queue.live:

@@ -64,9 +64,8 @@ def _paths_to_prune(ledger: Ledger, archive: Archive, cutoff: datetime) -> list[
     paths: set[str] = set()
     for condition in (began_before, without_time):
         for batch in ledger.scan(condition, "path", "last_seq"):
-            # A file without seqs, such as one that was refused as a whole, has no `last_seq`.
-            has_no_seq = pc.is_null(batch["last_seq"])
-            ended_before = pc.or_kleene(has_no_seq, pc.less(batch["last_seq"], first_seq_at(cutoff)))
+            last_seqs = pc.coalesce(batch["last_seq"], 0)  # a file that was refused as a whole has none
+            ended_before = pc.less(last_seqs, first_seq_at(cutoff))
             old_paths = batch.filter(ended_before)["path"].to_pylist()
             paths |= set(old_paths) - archive.present(old_paths)
     return sorted(paths)
