@@ -7,6 +7,7 @@ import logging
 
 import httpx
 
+from manifold.runtime.request_failure import describe_failure
 from manifold.runtime.tls import outside_context
 from manifold.settings import Settings
 
@@ -15,18 +16,21 @@ TIMEOUT_S = 10
 log = logging.getLogger(__name__)
 
 
-def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
-    """Send an alert, and log its text in any case. Return whether it was sent: not if `alert_url` is empty or fails."""
+def alert(settings: Settings, what: str, text: str, **fields: object) -> bool:
+    """Send an alert, with these further fields, and log its text in any case.
+
+    Return whether it was sent: it is not if `alert_url` is empty, or if the request fails.
+    """
     url = settings.alert_url.get_secret_value()
     if not url:
         log.warning("%s (alert not sent: MANIFOLD_ALERT_URL is empty)", text)
         return False
     try:
-        body = {"text": text, "what": what, **more}
+        body = {"text": text, "what": what, **fields}
         response = httpx.post(url, json=body, timeout=TIMEOUT_S, verify=outside_context(settings))
         response.raise_for_status()
     except (OSError, httpx.HTTPError) as exc:
-        log.warning("%s (alert not sent: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
+        log.warning("%s (alert not sent: MANIFOLD_ALERT_URL %s)", text, describe_failure(exc))
         return False
     log.warning("%s (alert sent)", text)
     return True

@@ -54,7 +54,9 @@ def ends_at(file: str, kind: Kind) -> float:
 def files_of(settings: Settings, user: str) -> dict[str, Kind]:
     """Return the certificate and CA files that a service uses for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
     broker_files = settings.tls_files(user)
-    certificates = {settings.http_tls_files.certificate, broker_files.certificate if user else ""}
+    certificates = {settings.http_tls_files.certificate}
+    if user:
+        certificates.add(broker_files.certificate)
     if settings.tls and not settings.redis_url.get_secret_value():  # the sandbox's own Redis
         certificates.add(settings.local_tls_options("", "")["certfile"])
     files = dict.fromkeys(sorted(certificates), Kind.CERTIFICATE) | {broker_files.ca: Kind.CA}
@@ -68,7 +70,7 @@ def files_of(settings: Settings, user: str) -> dict[str, Kind]:
         for option, value in parse_qsl(urlsplit(url.get_secret_value()).query):
             if option in _URL_OPTIONS:
                 files[value] = _URL_OPTIONS[option]
-    return {file: kind for file, kind in files.items() if file}
+    return {file: kind for file, kind in files.items() if file}  # settings that are not used give an empty name
 
 
 def _earliest_expiry(content: bytes) -> datetime:

@@ -103,7 +103,7 @@ def serve_metrics(host: str, port: int, *, token: str = "", tls_files: TlsFiles 
     """Serve /metrics alone, in a thread, while the block runs: for a process without an event loop.
 
     Raises:
-        Permanent: as for `serve`.
+        Permanent: the port is in use, or the host is not loopback and no token is set.
     """
     require_token(host, token)
     metrics_app = make_wsgi_app()
@@ -151,5 +151,5 @@ class _QuietRequestHandler(WSGIRequestHandler):
 def has_token(authorization: str, token: str) -> bool:
     """Whether the Authorization header has the token, compared in constant time. An empty token allows everything."""
     scheme, _, header_token = authorization.partition(" ")
-    is_same = hmac.compare_digest(header_token.strip().encode(errors="surrogateescape"), token.encode())
-    return not token or (is_same and scheme.lower() == "bearer")
+    is_same_token = hmac.compare_digest(header_token.strip().encode(errors="surrogateescape"), token.encode())
+    return not token or (is_same_token and scheme.lower() == "bearer")

@@ -9,7 +9,7 @@ import structlog
 from manifold.contracts.tls import TlsFiles
 from manifold.runtime.tls import web_server_context
 
-LOOK_S = 1.0  # between two checks of the files
+CHECK_INTERVAL_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -28,12 +28,17 @@ async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
     watched = [file for file in (files.certificate, files.key) if file]
     loaded_times = [written_at(file) for file in watched]
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         try:
-            times = [written_at(file) for file in watched]
-            if times != loaded_times:
+            current_times = [written_at(file) for file in watched]
+            if current_times != loaded_times:
                 web_server_context(files)  # raises on a partial file or another key, before the context in use is changed
                 context.load_cert_chain(files.certificate, files.key or None)
-                loaded_times = times
+                loaded_times = current_times
         except OSError as exc:  # the next check retries
-            log.warning("renewed certificate cannot be read; the old one stays in use", file=files.certificate, reason=str(exc))
+            log.warning(
+                "renewed certificate or key cannot be read; the old ones stay in use",
+                certificate=files.certificate,
+                key=files.key,
+                reason=str(exc),
+            )

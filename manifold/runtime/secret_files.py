@@ -42,15 +42,15 @@ def get_or_create(home: Path, name: str, make: Callable[[], str] = lambda: secre
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(draft, secrets_folder / name)  # fails if another process was first; readers never see a partial file
-    except FileExistsError:
+        os.link(draft, secrets_folder / name)  # readers never see a partial file; fails if another process was first
+    except FileExistsError:  # the other process's secret is returned below
         pass
     finally:
         draft.unlink()
     return read(home, name)
 
 
-def sweep(home: Path) -> None:
+def remove_stale_drafts(home: Path) -> None:
     """Remove drafts of processes that were killed while writing a secret.
 
     Raises:

@@ -43,7 +43,7 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext:
     18 ms of CPU.
 
     Raises:
-        OSError: as for `web_context`.
+        OSError: the CA file cannot be read.
     """
     return web_context(settings, url) or _TRUSTS_NO_CA
 

@@ -73,7 +73,7 @@ def maintain(settings: Settings, *, now: datetime | None = None) -> list[str]:
         if revocations.renew(home, today):
             done.append(REVOKED)
     cert_registry.forget_expired(home, now=today)
-    secret_files.sweep(home)
+    secret_files.remove_stale_drafts(home)
     return done
 
 

@@ -62,7 +62,7 @@ def test_metrics_only_are_served_over_https_too(mounted: Settings) -> None:
 def test_certificate_and_key_are_renewed_while_serving(
     mounted: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "LOOK_S", 0.01)
+    monkeypatch.setattr(renewal, "CHECK_INTERVAL_S", 0.01)
     url = mounted.recorders[0]
 
     async def scenario() -> None:

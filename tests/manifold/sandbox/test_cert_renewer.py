@@ -227,7 +227,7 @@ def test_a_partly_written_file_costs_no_server_its_certificate(tmp_path: Path, m
     certificates.create_missing(Settings(home=tmp_path, tls=True))
     file = tmp_path / SECRETS / SERVER
     context = web_server_context(TlsFiles(certificate=str(file)))
-    monkeypatch.setattr(renewal, "LOOK_S", 0.01)
+    monkeypatch.setattr(renewal, "CHECK_INTERVAL_S", 0.01)
 
     async def scenario() -> None:
         keeping = asyncio.create_task(renewal.keep_renewed(context, TlsFiles(certificate=str(file))))
