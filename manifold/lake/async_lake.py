@@ -50,10 +50,13 @@ class AsyncLake:
         self._threads.close()
 
     def _answer(self, question: "Callable[[Catalog], T]") -> T:
-        """Run `question` with the catalog in this thread. If it fails, forget the catalog, so that the next query opens it again.
+        """Run `question` with the catalog in this thread.
+
+        If the lake cannot be read, the catalog is forgotten, so that the next query opens it again.
 
         Raises:
             Retryable: the lake cannot be read.
+            ManifoldError, redis.RedisError: raised by `open_catalog` or by `question`.
         """
         catalog = self._catalog  # read once, because another thread may reset it
         try:
@@ -62,7 +65,7 @@ class AsyncLake:
 
                 catalog = self._catalog = open_catalog(self._settings)
             answer = question(catalog)
-        except (ManifoldError, RedisError):
+        except (ManifoldError, RedisError):  # their messages name the remedy; the catalog is kept
             raise
         except Exception as exc:  # catalog, storage and file format raise many types
             self._catalog = None

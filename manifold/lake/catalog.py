@@ -26,7 +26,7 @@ from manifold.contracts.catalog_properties import uses_sigv4
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
 from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
-from manifold.lake.versions import properties_at_birth, require_known, version_of
+from manifold.lake.versions import initial_properties, require_supported, version_of
 from manifold.settings import Settings
 
 # The tables ask for small row groups. PyIceberg cannot write those, and warns at each of its appends.
@@ -62,9 +62,9 @@ def open_catalog(settings: Settings) -> Catalog:
         if "?" not in uri:
             uri += f"?timeout={BUSY_SECONDS}"
     elif uri.startswith("postgresql"):
-        from manifold.lake.postgresql import with_limits  # imported here: few lakes need it
+        from manifold.lake.postgresql import with_time_limits  # imported here: few lakes need it
 
-        uri = with_limits(uri, settings.catalog_options)
+        uri = with_time_limits(uri, settings.catalog_options)
     # Let PyIceberg create Manifold's catalog classes.
     AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
     AVAILABLE_CATALOGS[CatalogType.SQL] = _open_sql
@@ -98,7 +98,7 @@ def login_refused(settings: Settings, exc: Exception) -> Permanent:
         properties = (
             "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
         )
-    address = settings.catalog.split("@")[-1]
+    address = settings.catalog.split("@")[-1]  # without the login
     reason = " ".join(str(exc).split())[:200]
     return Permanent(
         f"the catalog {address} refuses the login ({reason}); correct "
@@ -135,7 +135,7 @@ def ensure_tables(catalog: Catalog) -> list[str]:
     """
     to_migrate = []
     for existing, table in _create_or_load_all(catalog, tables_of(catalog)):
-        require_known(existing, table)
+        require_supported(existing, table)
         if version_of(existing) < table.version:
             to_migrate.append(table.name)
         _ensure_columns(existing, table)
@@ -191,7 +191,7 @@ def _create_or_load(catalog: Catalog, table: Table) -> IcebergTable:
             table.identifier,
             schema=iceberg_schema(table),
             partition_spec=partition_spec(table),
-            properties=properties_at_birth(table),
+            properties=initial_properties(table),
         )
 
 
@@ -222,5 +222,6 @@ def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> 
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
-    """A comparison, as a filter for PyIceberg's scans and deletes."""
-    return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)
+    """A filter for PyIceberg's scans and deletes: rows in which `column` compares to `value` as `predicate` says."""
+    literal = value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+    return predicate(column, literal)

@@ -44,6 +44,6 @@ def append_rows(catalog: Catalog, table: Table, rows: pa.Table, properties: Mapp
 
 
 def append_nothing(catalog: Catalog, table: Table, branch: str, properties: Mapping[str, str]) -> None:
-    """Commit a snapshot that adds no rows, but has these properties and the table's current schema."""
+    """Commit a snapshot that adds no rows to the branch, but has these properties and the table's current schema."""
     schema = catalog.load_table(table.identifier).schema().as_arrow()
     append_rows(catalog, table, schema.empty_table(), properties, branch=branch)

@@ -18,21 +18,22 @@ Identifier = tuple[str, ...]
 
 
 class Committed:
-    """For each table, the ids of the snapshots that were committed to main, oldest first; and the Spark applications used."""
+    """What was committed: snapshots by PyIceberg, and the Spark applications whose snapshots count as well."""
 
     def __init__(self) -> None:
-        self.mains: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_COMMITS_PER_TABLE))
-        self.applications: set[str] = set()
+        # By table: the ids of the snapshots that were committed to main, oldest first.
+        self.snapshot_ids: defaultdict[Identifier, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_COMMITS_PER_TABLE))
+        self.application_ids: set[str] = set()
 
 
-# The records of all active `watching` blocks. The tuple is replaced, never changed, because other threads may iterate over it.
+# The records of all active `recording_commits` blocks. The tuple is replaced, never changed: other threads may iterate over it.
 _records: tuple[Committed, ...] = ()
 
 
 @contextmanager
-def watching() -> Iterator[Committed]:
-    """Record, during the block, the commits of all threads."""
-    global _records  # global, because catalogs and sessions are created by code that does not know who watches
+def recording_commits() -> Iterator[Committed]:
+    """Record the commits of all threads during the block, in the record that is yielded."""
+    global _records  # global, because catalogs and sessions are created by code that does not know who records their commits
     record = Committed()
     _records = (*_records, record)
     try:
@@ -41,15 +42,15 @@ def watching() -> Iterator[Committed]:
         _records = tuple(other for other in _records if other is not record)
 
 
-def note_commit(table: Identifier, updates: Sequence[TableUpdate]) -> None:
-    """Record the updates of main in a commit to this table."""
+def record_commit(table: Identifier, updates: Sequence[TableUpdate]) -> None:
+    """Record the snapshots to which this commit, made of `updates`, moves the table's main. Other branches are ignored."""
     for update in updates:
         if isinstance(update, SetSnapshotRefUpdate) and update.ref_name == MAIN:
             for record in _records:
-                record.mains[table].append(update.snapshot_id)
+                record.snapshot_ids[table].append(update.snapshot_id)
 
 
-def note_application(application_id: str) -> None:
+def record_application(application_id: str) -> None:
     """Record that this process uses that Spark application from now on."""
     for record in _records:
-        record.applications.add(application_id)
+        record.application_ids.add(application_id)

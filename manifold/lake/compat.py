@@ -18,9 +18,9 @@ def commit(table: Table, requirements: tuple[TableRequirement, ...], updates: tu
     table._do_commit(updates, requirements)
 
 
-def require(change: Transaction, requirement: TableRequirement) -> None:
-    """Make a transaction fail unless this requirement holds. PyIceberg has no public way to add a requirement."""
-    change._apply((), (requirement,))
+def add_requirement(transaction: Transaction, requirement: TableRequirement) -> None:
+    """Make the commit of a transaction fail unless this requirement holds. PyIceberg has no public way to do so."""
+    transaction._apply((), (requirement,))
 
 
 class Change(Transaction):

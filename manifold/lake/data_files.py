@@ -27,7 +27,7 @@ def read_files(
     columns: Sequence[str] | None = None,
     row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  # immutable
 ) -> pa.Table:
-    """Read the matching rows of these files, in the table's current schema; `columns` is None for all columns."""
+    """Read the rows of these files that pass the filter, in the table's current schema; `columns` is None for all columns."""
     schema = table.schema() if columns is None else table.schema().select(*columns)
     rows = ArrowScan(table.metadata, table.io, schema, row_filter).to_table(tasks)
     return rows if columns is None else rows.select(list(columns))

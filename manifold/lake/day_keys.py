@@ -49,7 +49,7 @@ class DayKeys:
         self._url, self._s3 = url, s3
         self._fs, self._root = open_storage(url, s3)
         self._keys: dict[str, AESGCM] = {}
-        self._gone: dict[str, str] = {}  # key id → why it is unavailable, so that storage is not read again for each message
+        self._why_gone: dict[str, str] = {}  # by key id; kept, so that storage is not read again for each message
         self._key_id_by_day: dict[date, str] = {}  # the key under which this process seals the messages of a day
         self._lock = threading.Lock()
 
@@ -72,7 +72,7 @@ class DayKeys:
         return self._ring
 
     def seal(self, plain: bytes, *, seq: int) -> bytes:
-        """Seal the bytes of the message `seq` under a key of the day on which the message was accepted.
+        """Encrypt the bytes of the message `seq` under a key of the day on which the message was accepted.
 
         The first message of a day loads the key of that day, or creates one.
 
@@ -82,10 +82,10 @@ class DayKeys:
         """
         day = datetime_of(seq).date()
         key_id = self._key_id_by_day.get(day) or self._load_or_create_key(day)
-        return seal(plain, key_id, self._keys[key_id], about(seq))
+        return seal(plain, key_id, self._keys[key_id], _associated_data(seq))
 
     def open(self, sealed: bytes, *, seq: int) -> bytes:
-        """Open the sealed bytes of the message `seq`.
+        """Decrypt the sealed bytes of the message `seq`.
 
         Raises:
             KeyIsGone: the day key of the bytes is gone, or this ring cannot unwrap it.
@@ -98,7 +98,7 @@ class DayKeys:
             with self._lock:
                 # Look again, because another thread may have loaded the key while this one waited for the lock.
                 key = self._keys.get(parts.key_id) or self._load_unless_gone(parts.key_id)
-        return unseal(parts, key, about(seq))
+        return unseal(parts, key, _associated_data(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
         """Yield the wrapped keys of all days, oldest day first.
@@ -117,26 +117,26 @@ class DayKeys:
     def rotate(self) -> tuple[int, list[str]]:
         """Rewrap every day key under the ring's current key.
 
-        Returns the number of rewrapped keys, and the ids of the keys that the ring cannot unwrap. Idempotent, and safe to
-        interrupt: each file is replaced atomically.
+        Returns the number of rewrapped keys, and the ids of the keys that the ring cannot unwrap, or whose files are damaged.
+        Idempotent, and safe to interrupt: each file is replaced atomically.
 
         Raises:
             SettingsError: there is no key ring.
             OSError: the key storage failed.
         """
         rewrapped = 0
-        gone = []
+        unreadable = []
         for old in self.wrapped():
             if old.ring_id == self._ring.current:
                 continue
             try:
                 key = self._ring.unwrap(old.ring_id, base64.b64decode(old.wrapped), old.key_id.encode())
-            except (KeyIsGone, ValueError):
-                gone.append(old.key_id)
+            except (KeyIsGone, ValueError):  # ValueError: damaged base64
+                unreadable.append(old.key_id)
                 continue
             self._write(old.key_id, key)
             rewrapped += 1
-        return rewrapped, gone
+        return rewrapped, unreadable
 
     def _load_or_create_key(self, day: date) -> str:
         """Load a usable key of the day, or create one; return its id."""
@@ -148,14 +148,15 @@ class DayKeys:
     def _load_usable_key(self, day: date) -> str | None:
         """Load the day's first key that the ring can unwrap, in order of ids; return its id, or None if there is no such key."""
         infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}/{day}", allow_not_found=True))
-        names: list[str] = sorted(info.base_name for info in infos)
-        for key_id in (name.removesuffix(".json") for name in names):
-            if _KEY_ID.fullmatch(key_id):
-                try:
-                    self._load(key_id)
-                except KeyIsGone:
-                    continue
-                return key_id
+        for name in sorted(info.base_name for info in infos):
+            key_id: str = name.removesuffix(".json")
+            if not _KEY_ID.fullmatch(key_id):
+                continue
+            try:
+                self._load(key_id)
+            except KeyIsGone:  # the next key may be usable
+                continue
+            return key_id
         return None
 
     def _create_key(self, day: date) -> str:
@@ -168,13 +169,13 @@ class DayKeys:
 
     def _load_unless_gone(self, key_id: str) -> AESGCM:
         """Load a key. If it is known to be gone, raise KeyIsGone without reading storage."""
-        if key_id in self._gone:
-            raise KeyIsGone(self._gone[key_id])
+        if key_id in self._why_gone:
+            raise KeyIsGone(self._why_gone[key_id])
         try:
             return self._load(key_id)
         except KeyIsGone as exc:
-            if _KEY_ID.fullmatch(key_id):
-                self._gone[key_id] = str(exc)
+            if _KEY_ID.fullmatch(key_id):  # `_read` refuses any other id without reading storage, so none need be kept
+                self._why_gone[key_id] = str(exc)
             raise
 
     def _load(self, key_id: str) -> AESGCM:
@@ -213,8 +214,8 @@ class DayKeys:
         write_bytes(self._fs, self._root, _path(key_id), content)
 
 
-def about(seq: int) -> bytes:
-    """The associated data of a message's sealed bytes, with which the sealed bytes of another message cannot be opened."""
+def _associated_data(seq: int) -> bytes:
+    """What is authenticated with a message's sealed bytes, so that they cannot stand in for those of another message."""
     return f"seq {seq}".encode()
 
 

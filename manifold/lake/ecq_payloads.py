@@ -33,7 +33,7 @@ class StoredMessage(NamedTuple):
 
 
 def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
-    """Read the messages of `wanted` that the lake has, all of them into memory."""
+    """Read the messages of `wanted` that the lake has, all of them into memory; the others are missing in the result."""
     stored: dict[Wanted, StoredMessage] = {}
     for piece in messages(catalog, wanted):
         stored |= piece
@@ -60,7 +60,7 @@ def _find(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception
         files = lookup.files()
     except NoSuchTableError:  # nothing has been ingested yet
         return
-    except FileNotFoundError as exc:
+    except FileNotFoundError as exc:  # removed since the table was loaded, so the caller retries
         failures.append(exc)
         return
     for task in files:
@@ -90,8 +90,9 @@ def _select(rows: pa.Table, wanted: set[Wanted]) -> dict[Wanted, StoredMessage]:
     """The wanted messages among these rows."""
     seqs = pa.array({seq for _, seq in wanted}, pa.int64())
     candidates = rows.filter(pc.is_in(rows["seq"], value_set=seqs)).to_pylist()  # filter in Arrow before rows become dicts
-    return {
-        (row["client_id"], row["seq"]): StoredMessage(row["key"], row["payload"])
-        for row in candidates
-        if (row["client_id"], row["seq"]) in wanted
-    }
+    selected: dict[Wanted, StoredMessage] = {}
+    for row in candidates:
+        message_id = row["client_id"], row["seq"]
+        if message_id in wanted:
+            selected[message_id] = StoredMessage(row["key"], row["payload"])
+    return selected

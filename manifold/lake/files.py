@@ -42,9 +42,8 @@ class Files:
     def write(self, path: str, content: bytes) -> None:
         """Write a file atomically, because another process may be reading the file that it replaces."""
         target = PurePosixPath(self._full_path(path))
-        if not isinstance(
-            self._fs, fs.LocalFileSystem
-        ):  # object stores are atomic: an object appears once its upload is complete
+        is_object_store = not isinstance(self._fs, fs.LocalFileSystem)
+        if is_object_store:  # it is atomic by itself: an object appears once its upload is complete
             self._put(str(target), content)
             return
         self._fs.create_dir(str(target.parent))
@@ -67,7 +66,9 @@ class Files:
                     self._fs.delete_file(full_path)
                 case fs.FileType.Directory:
                     self._fs.delete_dir(full_path)
-        except FileNotFoundError:
+                case _:  # there is none
+                    pass
+        except FileNotFoundError:  # another process removed it after the check
             pass
 
     def _put(self, full_path: str, content: bytes) -> None:

@@ -15,9 +15,9 @@ from manifold.runtime import secret_files
 from manifold.settings import Settings
 
 KEY_BYTES = 32
-NONCE = 12
+NONCE_BYTES = 12
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_HOW = "write <id>:<base64 of 32 random bytes>; `manifold signals keys new` prints one"
+_REMEDY = "write <id>:<base64 of 32 random bytes>; `manifold signals keys new` prints one"
 
 
 class KeyIsGone(Exception):
@@ -46,19 +46,19 @@ class KeyRing:
             SettingsError: the ring is empty.
         """
         if not self._keys:
-            raise SettingsError(f"no key ring for signals: set MANIFOLD_SIGNALS_KEYS_FILE or MANIFOLD_SIGNALS_KEYS; {_HOW}")
+            raise SettingsError(f"no key ring for signals: set MANIFOLD_SIGNALS_KEYS_FILE or MANIFOLD_SIGNALS_KEYS; {_REMEDY}")
         return next(iter(self._keys))
 
-    def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
+    def wrap(self, key: bytes, associated_data: bytes) -> tuple[str, bytes]:
         """Wrap `key` under the ring's current key; return the id of the current key, and the wrapped bytes.
 
-        `about` is authenticated with the key: `unwrap` needs the same bytes.
+        `associated_data` is authenticated with the key: `unwrap` needs the same bytes.
         """
-        nonce = os.urandom(NONCE)
-        return self.current, nonce + AESGCM(self._keys[self.current]).encrypt(nonce, key, about)
+        nonce = os.urandom(NONCE_BYTES)
+        return self.current, nonce + AESGCM(self._keys[self.current]).encrypt(nonce, key, associated_data)
 
-    def unwrap(self, ring_id: str, wrapped: bytes, about: bytes) -> bytes:
-        """Unwrap a key that the ring's key `ring_id` has wrapped with the same `about`.
+    def unwrap(self, ring_id: str, wrapped: bytes, associated_data: bytes) -> bytes:
+        """Unwrap a key that the ring's key `ring_id` has wrapped with the same `associated_data`.
 
         Raises:
             KeyIsGone: the ring has no key of this id, or its key of this id did not wrap these bytes.
@@ -66,33 +66,36 @@ class KeyRing:
         if ring_id not in self._keys:
             raise KeyIsGone(f"the key ring has no key {ring_id}")
         try:
-            return AESGCM(self._keys[ring_id]).decrypt(wrapped[:NONCE], wrapped[NONCE:], about)
+            nonce, ciphertext = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
+            return AESGCM(self._keys[ring_id]).decrypt(nonce, ciphertext, associated_data)
         except (InvalidTag, ValueError) as exc:
             raise KeyIsGone(f"the key ring has another key under the id {ring_id}") from exc
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """The key ring of the settings `signals_keys` or `signals_keys_file`, or else the one that the sandbox created in the home.
+    """The key ring of `signals_keys`, or else of `signals_keys_file`, or else the one that the sandbox created in the home.
 
     The ring is empty if there is none.
 
     Raises:
         SettingsError: a key is invalid, or the file cannot be read. The message never contains a key.
     """
-    text, source = settings.signals_keys.get_secret_value(), "MANIFOLD_SIGNALS_KEYS"
-    if not text and settings.signals_keys_file:
+    text = settings.signals_keys.get_secret_value()
+    if text:
+        return KeyRing(read_keys(text, source="MANIFOLD_SIGNALS_KEYS"))
+    if settings.signals_keys_file:
         source = f"the file {settings.signals_keys_file}"
         try:
             text = Path(settings.signals_keys_file).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as exc:
             raise SettingsError(f"MANIFOLD_SIGNALS_KEYS_FILE: {source} cannot be read: {type(exc).__name__}") from exc
-    if not text and not settings.signals_keys_file:
-        text, source = secret_files.read(settings.home, secret_files.KEYS), f"{secret_files.folder(settings.home)}"
-    return KeyRing(read_keys(text, source))
+        return KeyRing(read_keys(text, source))
+    text = secret_files.read(settings.home, secret_files.KEYS)
+    return KeyRing(read_keys(text, source=str(secret_files.folder(settings.home))))
 
 
 def require_ring(settings: Settings) -> str:
-    """The id of the ring's current key.
+    """Require a key ring that has a key; return the id of its current key.
 
     Raises:
         SettingsError: the ring cannot be read, or is empty.
@@ -109,17 +112,18 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
         SettingsError: an entry is not a key, or two entries have the same id.
     """
     keys: dict[str, bytes] = {}
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    entries = filter(None, map(str.strip, ",".join(lines).split(",")))
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    parts = [part.strip() for part in ",".join(lines).split(",")]
+    entries = [part for part in parts if part]
     for number, entry in enumerate(entries, start=1):
         name, _, encoded = entry.partition(":")
         try:
             key = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            key = b""
+            key = b""  # refused below
         is_random = len(set(key)) >= KEY_BYTES // 4  # fewer distinct bytes mean a placeholder, such as zeros
         if not _ID.fullmatch(name) or len(key) != KEY_BYTES or not is_random:
-            raise SettingsError(f"{source}: entry {number} is not a key; {_HOW}")
+            raise SettingsError(f"{source}: entry {number} is not a key; {_REMEDY}")
         if name in keys:
             raise SettingsError(f"{source}: two keys have the id {name}; give each its own")
         keys[name] = key
@@ -127,5 +131,7 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
 
 
 def new_key_line(name: str | None = None) -> str:
-    """A new random key, as a line of a ring's file."""
-    return f"{name or f'k{os.urandom(4).hex()}'}:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}"
+    """A new random key, as a line of a ring's file. Without a `name`, its id is random as well."""
+    key_id = name or f"k{os.urandom(4).hex()}"
+    encoded_key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
+    return f"{key_id}:{encoded_key}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from manifold.runtime.request_failure import describe_failure
 from manifold.runtime.tls import outside_context
 from manifold.settings import Settings
 
@@ -37,66 +38,69 @@ def emit(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     if any(len(event) > MAX_BYTES for event in encoded):
         log.warning("lineage events dropped: an event has more than %d bytes", MAX_BYTES)
         return False
-    return _emitter(settings).take(encoded)
+    return _emitter(settings).enqueue(encoded)
 
 
-def settle(within_s: float | None = None) -> bool:
+def flush(within_s: float | None = None) -> bool:
     """Wait until every event is sent or dropped, at most `within_s` seconds (None: `TIMEOUT_S`); return whether that happened."""
     timeout_s = TIMEOUT_S if within_s is None else within_s
     deadline = time.monotonic() + timeout_s
-    settled = [emitter.settle(deadline - time.monotonic()) for emitter in list(_emitters.values())]
-    return all(settled)
+    flushed = [emitter.flush(deadline - time.monotonic()) for emitter in list(_emitters.values())]
+    return all(flushed)
 
 
 class _Emitter:
     """Sends events to one address."""
 
-    def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
+    def __init__(self, url: str, token: str, make_tls_context: Callable[[], SSLContext]) -> None:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._trust = trust
+        self._make_tls_context = make_tls_context
         self._waiting: Queue[list[bytes]] = Queue(MAX_WAITING)
         self._is_reachable = True  # after the last attempt; only the first failure in a row is logged
         Thread(target=self._run, name="lineage", daemon=True).start()
 
-    def take(self, events: list[bytes]) -> bool:
+    def enqueue(self, events: list[bytes]) -> bool:
+        """Add a batch to the queue, or log that it is dropped because the queue is full; return whether it was added."""
         try:
             self._waiting.put_nowait(events)
         except Full:
-            log.warning("lineage events dropped: %d batches wait for MANIFOLD_LINEAGE_URL already", MAX_WAITING)
+            log.warning("lineage events dropped: %d earlier batches are still unsent to MANIFOLD_LINEAGE_URL", MAX_WAITING)
             return False
         return True
 
-    def settle(self, within_s: float) -> bool:
+    def flush(self, within_s: float) -> bool:
+        """Wait until every batch is sent or dropped, like `Queue.join`, which has no timeout; return whether that happened."""
         waiting = self._waiting
         with waiting.all_tasks_done:
             done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
         if not done:
             log.warning(
-                "lineage events not sent in time (%d batches): MANIFOLD_LINEAGE_URL is slow or away", waiting.unfinished_tasks
+                "lineage events not sent in time (%d batches): MANIFOLD_LINEAGE_URL is slow or unavailable",
+                waiting.unfinished_tasks,
             )
         return done
 
     def _run(self) -> None:
+        """Send the queued batches, one after the other, for the life of the process."""
         while True:
             events = self._waiting.get()
             try:
-                self._emit(events)
+                self._send(events)
                 self._is_reachable = True
             except Exception as exc:  # noqa: BLE001  # the next batch may succeed
                 if self._is_reachable:
-                    # Log the type only: the exception's text may contain the URL, and the URL a password.
-                    log.warning("lineage events dropped: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+                    log.warning("lineage events dropped: MANIFOLD_LINEAGE_URL %s", describe_failure(exc))
                 self._is_reachable = False
             finally:
                 self._waiting.task_done()
 
-    def _emit(self, events: list[bytes]) -> None:
+    def _send(self, events: list[bytes]) -> None:
         if self._url.startswith(FILE):
             _append(Path(self._url.removeprefix(FILE)), b"".join(event + b"\n" for event in events))
             return
         headers = self._headers | {"Content-Type": "application/json"}
-        with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._trust()) as client:
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._make_tls_context()) as client:
             for event in events:
                 # `stream` does not read the body of the response, which may be of any size.
                 with client.stream("POST", self._url, content=event) as response:
@@ -134,7 +138,7 @@ def _emitter(settings: Settings) -> _Emitter:
     address = (url, token, str(settings.tls_ca))
     with _emitters_lock:
         if not _emitters:
-            atexit.register(settle)
+            atexit.register(flush)
         if address not in _emitters:
             _emitters[address] = _Emitter(url, token, partial(outside_context, settings))
         return _emitters[address]

@@ -26,6 +26,7 @@ from manifold.lake.sightings import folded
 PIECE_BYTES = 4 << 20  # bytes of payloads yielded together, and bytes decoded at once; a single payload may be larger
 PIECE_S = 0.1  # the maximum time for which a payload is held back to be yielded together with others
 MAX_FAILING_S = 30  # the maximum time spent on unreadable files; after that, no further file is read
+MAX_LOADED_BYTES = 4 * PIECE_BYTES  # of compressed payloads; a larger column is read through a buffer
 SELECTION_COLUMNS = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are selected
 COLUMNS = (*SELECTION_COLUMNS, "payload")
 
@@ -61,27 +62,30 @@ class StoredPayloads:
         """
         return self._index.metadata.current_snapshot_id if self._index is not None else None
 
-    def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
-        """Yield the payloads by data_id, None for those that the lake lacks, in pieces of at most about `bytes_` bytes.
+    def pieces(self, data_ids: Iterable[str], piece_bytes: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
+        """Yield the payloads by data_id, None for those that the lake lacks, in pieces of at most about `piece_bytes` bytes.
 
         A payload larger than that is a piece by itself.
 
         Raises:
             Exception: a catalog or storage error of any kind; all payloads that can be read were yielded before.
         """
-        return retry_missing_files(data_ids, partial(self._find, bytes_=bytes_), self._reload_index)
+        return retry_missing_files(data_ids, partial(self._find, piece_bytes=piece_bytes), self._reload_index)
 
     def _reload_index(self) -> None:
         self._index = _load(self._catalog, META)
 
-    def _find(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
-        """Yield the payloads, starting with a piece of those that are not in the index. Errors are appended to `failures`."""
+    def _find(self, data_ids: Set[str], failures: list[Exception], piece_bytes: int) -> Iterator[dict[str, bytes | None]]:
+        """Yield None for the data_ids that are not in the index, then the payloads, in pieces.
+
+        Errors are appended to `failures`.
+        """
         try:
             table = _load(self._catalog, DATA)  # loaded after the index, so that it has every payload that the index names
             instants = self._stored_instants(data_ids) if table is not None else {}
-            unknown = data_ids - instants.keys()
-            if unknown:
-                yield dict.fromkeys(unknown)
+            not_indexed = data_ids - instants.keys()
+            if not_indexed:
+                yield dict.fromkeys(not_indexed)
             if table is None or not instants:
                 return
             lookup = RowLookup(table, "first_seen_at", instants.values())
@@ -90,8 +94,8 @@ class StoredPayloads:
             failures.append(exc)
             return
         missing = instants  # `_read_files` removes each payload that it yields
-        yield from _in_pieces(_read_files(lookup, files, missing, failures), bytes_)
-        if missing and not failures:
+        yield from _in_pieces(_read_files(lookup, files, missing, failures), piece_bytes)
+        if missing and not failures:  # every file was read, so the lake lacks them
             yield dict.fromkeys(missing)
 
     def _stored_instants(self, data_ids: Collection[str]) -> dict[str, int]:
@@ -99,10 +103,10 @@ class StoredPayloads:
         if self._index is None:
             return {}
         pieces = RowLookup(self._index, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES)
-        sightings = [folded(rows) for rows in pieces]  # fold each piece at once, to bound memory
-        if not sightings:
+        folded_pieces = [folded(rows) for rows in pieces]  # to one row per data_id; each piece at once, to bound memory
+        if not folded_pieces:
             return {}
-        rows = folded(pa.concat_tables(sightings))
+        rows = folded(pa.concat_tables(folded_pieces))  # several pieces may have rows of the same data_id
         return dict(zip(rows["data_id"].to_pylist(), micros(rows["stored_at"]), strict=True))
 
 
@@ -124,7 +128,7 @@ def _read_files(
                 if missing.pop(data_id, None) is not None:
                     yield data_id, payload
                     began = time.monotonic()
-        except FileNotFoundError as exc:
+        except FileNotFoundError as exc:  # removed during the read, for example by compaction, so the caller retries
             failures.append(exc)
         except Exception as exc:  # damaged files raise many types
             log.exception("lake file unreadable", table=DATA.name, file=task.file.file_path)
@@ -144,9 +148,9 @@ def _read_file(lookup: RowLookup, task: FileScanTask, wanted: Mapping[str, int])
             candidates = file.rows(groups, SELECTION_COLUMNS)
             selected = _select(candidates, wanted)
             if selected:
-                largest = pc.max(candidates["size_bytes"]).as_py() or 0
-                rows_per_batch = max(1, PIECE_BYTES // max(1, largest))
-                yield from _read_payloads(file, groups, selected, rows_per_batch)
+                largest_bytes = pc.max(candidates["size_bytes"]).as_py() or 0
+                rows_per_batch = max(1, PIECE_BYTES // max(1, largest_bytes))
+                yield from _read_selected(file, groups, selected, rows_per_batch)
 
 
 def _select(rows: pa.Table, wanted: Mapping[str, int]) -> dict[int, str]:
@@ -157,21 +161,24 @@ def _select(rows: pa.Table, wanted: Mapping[str, int]) -> dict[int, str]:
     indices = indices_of(rows, "data_id", wanted)
     candidates = rows.select(("data_id", "seq")).take(indices).to_pydict()
     instants = micros(rows["first_seen_at"].take(indices))
-    first: dict[str, tuple[int, int]] = {}  # data_id → seq and index of its first row
+    seq_and_index: dict[str, tuple[int, int]] = {}  # by data_id, of its row with the lowest seq
     for data_id, instant, seq, index in zip(candidates["data_id"], instants, candidates["seq"], indices.to_pylist(), strict=True):
-        if wanted[data_id] == instant:
-            first[data_id] = min(first.get(data_id, (seq, index)), (seq, index))
-    return {index: data_id for data_id, (_, index) in first.items()}
+        if wanted[data_id] != instant:
+            continue
+        known = seq_and_index.get(data_id)
+        if known is None or (seq, index) < known:
+            seq_and_index[data_id] = (seq, index)
+    return {index: data_id for data_id, (_, index) in seq_and_index.items()}
 
 
-def _read_payloads(
+def _read_selected(
     file: OpenFile, groups: list[int], selected: Mapping[int, str], rows_per_batch: int
 ) -> Iterator[tuple[str, bytes]]:
     """Yield data_id and payload of the selected rows; `selected` has the data_id of each row index within these row groups."""
     indices = sorted(selected)
     next_position = 0  # in `indices`: all before it are yielded
     batch_start = 0  # the index of the batch's first row
-    for batch in file.batches(groups, "payload", rows=rows_per_batch, bytes_=4 * PIECE_BYTES):
+    for batch in file.batches(groups, "payload", rows_per_batch=rows_per_batch, max_loaded_bytes=MAX_LOADED_BYTES):
         batch_end = batch_start + len(batch)
         end_position = bisect_left(indices, batch_end)
         in_batch = indices[next_position:end_position]
@@ -184,13 +191,13 @@ def _read_payloads(
             return
 
 
-def _in_pieces(payloads: Iterable[tuple[str, bytes]], bytes_: int) -> Iterator[dict[str, bytes | None]]:
-    """Collect payloads into pieces; a piece ends when it would exceed `bytes_`, or is older than `PIECE_S`."""
+def _in_pieces(payloads: Iterable[tuple[str, bytes]], piece_bytes: int) -> Iterator[dict[str, bytes | None]]:
+    """Collect payloads into pieces; a piece ends when it would exceed `piece_bytes`, or is older than `PIECE_S`."""
     piece: dict[str, bytes | None] = {}
     size = 0
     began = time.monotonic()
     for data_id, payload in payloads:
-        if piece and (size + len(payload) > bytes_ or time.monotonic() - began > PIECE_S):
+        if piece and (size + len(payload) > piece_bytes or time.monotonic() - began > PIECE_S):
             yield piece
             piece = {}
             size = 0

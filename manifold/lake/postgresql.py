@@ -18,7 +18,7 @@ from manifold.contracts.catalog_properties import JDBC_ANSWER, JDBC_CONNECT, JDB
 from manifold.contracts.errors import Permanent
 
 PLUGIN = "manifold_limits"
-LOOK_S = 0.1  # how often a waiting connection checks its limit
+CHECK_INTERVAL_S = 0.1  # between two checks of the limit, while a connection waits
 
 
 class PatientConnection(Connection[Any]):
@@ -26,15 +26,15 @@ class PatientConnection(Connection[Any]):
 
     answer_s = float(JDBC_DEFAULT_S[JDBC_ANSWER])
 
-    def wait(self, gen: PQGen[RV], interval: float = LOOK_S, timeout: float | None = None) -> RV:
-        """Run `gen`, the generator of a command, as the driver does, but for at most `answer_s` seconds."""
+    def wait(self, gen: PQGen[RV], interval: float = CHECK_INTERVAL_S, timeout: float | None = None) -> RV:
+        """Run `gen`, the driver's generator that executes a command, for at most `answer_s` seconds; return its result."""
         limited = self._with_deadline(gen, monotonic() + self.answer_s)
         if timeout is None:  # not passed on, because older versions of the driver have no such parameter
             return super().wait(limited, interval)
         return super().wait(limited, interval, timeout=timeout)
 
     def _with_deadline(self, gen: PQGen[RV], deadline: float) -> PQGen[RV]:
-        """Run `gen` until the deadline. The generator yields what it waits for, and is sent the state of the socket."""
+        """Wrap `gen`, which yields what it waits for and is sent the state of the socket, so that it fails after the deadline."""
         try:
             waits_for = next(gen)
             while True:
@@ -48,8 +48,8 @@ class PatientConnection(Connection[Any]):
             return result
 
 
-class Limits(CreateEnginePlugin):
-    """The plug-in: an engine that opens a `PatientConnection` each time."""
+class TimeLimits(CreateEnginePlugin):
+    """The SQLAlchemy plug-in, which makes an engine connect through `PatientConnection`."""
 
     def __init__(self, url: URL, kwargs: dict[str, Any]) -> None:
         super().__init__(url, kwargs)
@@ -61,18 +61,19 @@ class Limits(CreateEnginePlugin):
         return url.difference_update_query(["plugin", JDBC_CONNECT, JDBC_ANSWER])
 
     def engine_created(self, engine: Engine) -> None:
-        """Make the engine connect through `PatientConnection`."""
+        """Let `_connect` open each connection of the engine."""
         event.listen(engine, "do_connect", self._connect)
 
     def _connect(self, dialect: object, record: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PatientConnection:
+        """Open a connection, instead of the driver: with the URL's limits, unless the arguments have a `connect_timeout`."""
         del dialect, record
         connection = PatientConnection.connect(*args, **{"connect_timeout": self._connect_s, **kwargs})
         connection.answer_s = self._answer_s
         return connection
 
 
-def with_limits(uri: str, properties: Mapping[str, str]) -> str:
-    """The URL with the limits from these catalog properties; a limit that is not set has its default.
+def with_time_limits(uri: str, properties: Mapping[str, str]) -> str:
+    """The URL with time limits as parameters: those that are among these catalog properties, or else their defaults.
 
     URLs of other databases and drivers are returned unchanged.
 
@@ -92,9 +93,10 @@ def with_limits(uri: str, properties: Mapping[str, str]) -> str:
 
 
 def _limit_s(url: URL, name: str) -> int:
+    """A limit in seconds, from the parameter of the URL that `with_time_limits` has set."""
     limit = url.query.get(name)
-    assert isinstance(limit, str), "with_limits sets every limit, once"
+    assert isinstance(limit, str), "with_time_limits sets every limit, once"
     return int(limit)
 
 
-plugins.register(PLUGIN, __name__, Limits.__name__)
+plugins.register(PLUGIN, __name__, TimeLimits.__name__)

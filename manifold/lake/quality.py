@@ -18,7 +18,7 @@ from manifold.lake.catalog import where
 from manifold.lake.data_files import read_files
 
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
-RULES = 64  # more rules than any audit has; each rule is a row
+MAX_RULES_PER_AUDIT = 64  # each rule of an audit is a row
 # How far back to look for enough rows: first 7 days, then 90 days, then without limit (None).
 LOOKBACKS = (timedelta(days=7), timedelta(days=90), None)
 Row = dict[str, Any]
@@ -51,6 +51,7 @@ def newest_results(catalog: Catalog, max_audits: int, *, now: datetime) -> list[
 
 
 def _load(catalog: Catalog, table: Table) -> IcebergTable | None:
+    """Load the table; None if it does not exist."""
     try:
         return catalog.load_table(table.identifier)
     except NoSuchTableError:
@@ -60,23 +61,23 @@ def _load(catalog: Catalog, table: Table) -> IcebergTable | None:
 def _newest_files(table: IcebergTable, max_audits: int, now: datetime) -> list[FileScanTask]:
     """The newest files, enough for this many audits. A file has the rows of one audit, or, once compacted, of a day's audits.
 
-    If all files within a lookback are needed, older files may be needed as well, and the next lookback is tried.
+    If all files within a lookback are needed, older files may be needed as well, and the next, longer lookback is tried.
     """
-    tasks: list[FileScanTask] = []
+    needed: list[FileScanTask] = []
     for lookback in LOOKBACKS:
         row_filter = AlwaysTrue() if lookback is None else where(GreaterThanOrEqual, "at", now - lookback)
         tasks = sorted(table.scan(row_filter).plan_files(), key=lambda task: _newest_instant(table, task), reverse=True)
         needed = list(_take_enough(tasks, max_audits))
         if len(needed) < len(tasks):
-            return needed
-    return tasks[:max_audits]
+            break
+    return needed
 
 
 def _take_enough(tasks: list[FileScanTask], max_audits: int) -> Iterator[FileScanTask]:
     """Yield files until they have the rows of this many audits, and at most this many files."""
     rows = 0
     for task in tasks[:max_audits]:
-        if rows >= max_audits * RULES:
+        if rows >= max_audits * MAX_RULES_PER_AUDIT:
             return
         rows += task.file.record_count
         yield task
@@ -84,7 +85,8 @@ def _take_enough(tasks: list[FileScanTask], max_audits: int) -> Iterator[FileSca
 
 def _newest_instant(table: IcebergTable, task: FileScanTask) -> int:
     """The highest `at` in a file, in microseconds since 1970. A file without this statistic counts as the newest."""
-    bound = (task.file.upper_bounds or {}).get(table.schema().find_field("at").field_id)
+    upper_bounds = task.file.upper_bounds or {}
+    bound = upper_bounds.get(table.schema().find_field("at").field_id)
     if bound is None:
         return datetime_to_micros(datetime.max.replace(tzinfo=UTC))
     return int(from_bytes(TimestamptzType(), bound))

@@ -12,7 +12,7 @@ from manifold.contracts.brakes import EntryTrigger
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
 from manifold.lake.catalog import where
-from manifold.lake.versions import require_known
+from manifold.lake.versions import require_supported
 
 TRIGGER_COLUMNS = ("request_id", "data_id", "campaign", "until")
 
@@ -48,14 +48,14 @@ def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
     return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
 
 
-def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
-    """A filter for the entries of the triggers with these seqs; `instant` is the column with the instant of acceptance.
+def triggers_filter(instant_column: str, seqs: Set[int]) -> BooleanExpression:
+    """A filter for the entries of the triggers with these seqs; `instant_column` has the instant of acceptance.
 
-    A seq contains the instant, so the filter also bounds the instant; then only the partitions of these days are read.
+    A seq contains that instant, so the filter also bounds the column; then only the partitions of these days are read.
     """
     start = datetime_of(min(seqs))
     end = datetime_of(max(seqs)) + timedelta(milliseconds=1)
-    is_in_range = And(where(GreaterThanOrEqual, instant, start), where(LessThan, instant, end))
+    is_in_range = And(where(GreaterThanOrEqual, instant_column, start), where(LessThan, instant_column, end))
     return And(is_in_range, In(term="seq", literals=seqs))  # PyIceberg turns a single literal into `EqualTo`
 
 
@@ -74,6 +74,6 @@ def rows_of(
     try:
         rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=limit).to_arrow().to_pylist()
     except ValueError:  # PyIceberg raises it for a missing column
-        require_known(loaded, table)
+        require_supported(loaded, table)
         raise
     return rows

@@ -66,16 +66,16 @@ def kept_runs(reports: Files) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
 
 
-def drawn_version(reports: Files) -> str | None:
-    """The version of `quality_results` that the charts show (`quality.version_of_results`); None if there are no charts."""
+def charts_version(reports: Files) -> str | None:
+    """The version of `quality_results` that the charts show (`quality.version_of_results`); None if none is recorded."""
     try:
         recorded = json.loads(reports.read(TRENDS_VERSION) or b"{}")
-    except ValueError:
+    except ValueError:  # damaged: the charts are redrawn, and their version is recorded anew
         return None
     return recorded.get("version") if isinstance(recorded, dict) else None
 
 
-def note_drawn(reports: Files, version: str) -> None:
+def record_charts_version(reports: Files, version: str) -> None:
     """Record the version of `quality_results` that the charts show. Call this after the charts are written."""
     reports.write(TRENDS_VERSION, json.dumps({"version": version}).encode())
 
@@ -86,4 +86,4 @@ def _audit_results(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]
         if content is not None:
             run: dict[str, Any] = json.loads(content)
             default_state = State.PUBLISHED if run["passed"] else State.HELD_BACK  # earlier releases recorded no state
-            yield {"state": default_state} | run
+            yield {"state": default_state} | run  # a recorded state takes precedence

@@ -16,7 +16,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import Session
 
 from manifold.contracts.errors import Permanent
-from manifold.lake.committed import note_commit
+from manifold.lake.committed import record_commit
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
 # Connecting takes one or two round trips, a response milliseconds, a commit to a busy catalog seconds. A client whose commit
@@ -36,7 +36,7 @@ class RestCatalogWithTimeouts(RestCatalog):
     ) -> CommitTableResponse:
         """Commit, and record the commit for lineage."""
         response: CommitTableResponse = super().commit_table(table, requirements, updates)
-        note_commit(table.name(), updates)
+        record_commit(table.name(), updates)
         return response
 
     def _config_headers(self, session: Session) -> None:
@@ -46,7 +46,11 @@ class RestCatalogWithTimeouts(RestCatalog):
         session.request = partial(session.request, timeout=timeout)  # type: ignore[method-assign]
 
     def _limit_s(self, name: str) -> float:
-        """The time limit of this property, or its default, in seconds."""
+        """The time limit of this property, or its default, in seconds.
+
+        Raises:
+            Permanent: it is not a number of milliseconds.
+        """
         value: Any = self.properties.get(name, DEFAULT_MS[name])
         try:
             limit_ms = float(value)

@@ -10,11 +10,12 @@ V = TypeVar("V")
 Find = Callable[[set[K], list[Exception]], Iterator[dict[K, V]]]
 
 
-def retry_missing_files(wanted: Iterable[K], find: Find[K, V], renew: Callable[[], None] = lambda: None) -> Iterator[dict[K, V]]:
-    """Yield the pieces that `find` yields for the wanted keys; retry for missing keys if a file was not found.
+def retry_missing_files(
+    wanted: Iterable[K], find: Find[K, V], before_retry: Callable[[], None] = lambda: None
+) -> Iterator[dict[K, V]]:
+    """Yield the pieces that `find` yields for the wanted keys; if a file was not found, retry for the keys still missing.
 
-    `find` loads the table, gets the keys that are still missing, and appends errors to the list that it gets. `renew` is called
-    before each retry.
+    `find` loads the table, reads the keys of its first argument, and appends errors to its second argument, a list.
 
     Raises:
         Exception: the first error of the last attempt; all keys that can be read were yielded before.
@@ -30,4 +31,4 @@ def retry_missing_files(wanted: Iterable[K], find: Find[K, V], renew: Callable[[
         is_file_gone = any(isinstance(failure, FileNotFoundError) for failure in failures)
         if attempt == MAX_ATTEMPTS or not is_file_gone:
             raise failures[0]
-        renew()
+        before_retry()

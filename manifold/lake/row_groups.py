@@ -5,7 +5,7 @@ with the number of row groups over which the matching rows are spread. The class
 in their metadata, and hold only a few MiB of row groups in memory at once.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -43,17 +43,17 @@ class OpenFile:
         """Read all rows of these row groups."""
         return self.parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
-    def batches(self, groups: Sequence[int], column: str, *, rows: int, bytes_: int) -> Iterator[pa.Array]:
-        """Yield one column of these row groups, in batches of at most `rows` values.
+    def batches(self, groups: Sequence[int], column: str, *, rows_per_batch: int, max_loaded_bytes: int) -> Iterator[pa.Array]:
+        """Yield one column of these row groups, in batches of at most `rows_per_batch` values.
 
-        If the compressed column has at most `bytes_` bytes, it is loaded at once, otherwise in parts of `BUFFER_BYTES`.
+        If the compressed column has at most `max_loaded_bytes` bytes, it is loaded at once, otherwise in parts of `BUFFER_BYTES`.
         """
         file = self.parquet
         index = file.schema_arrow.get_field_index(column)
         compressed_bytes = sum(file.metadata.row_group(group).column(index).total_compressed_size for group in groups)
-        if compressed_bytes > bytes_:
+        if compressed_bytes > max_loaded_bytes:
             file = pq.ParquetFile(self._source, metadata=file.metadata, pre_buffer=False, buffer_size=BUFFER_BYTES)
-        for batch in file.iter_batches(rows, row_groups=list(groups), columns=[column], use_threads=False):
+        for batch in file.iter_batches(rows_per_batch, row_groups=list(groups), columns=[column], use_threads=False):
             yield batch.column(0)
 
 
@@ -73,19 +73,22 @@ class RowLookup:
         scan = self.table.scan(
             And(where(GreaterThanOrEqual, self._column, lowest), where(LessThanOrEqual, self._column, highest))
         )
-        candidates: list[tuple[Any, FileScanTask]] = []
+        without_bounds: list[FileScanTask] = []
+        with_bounds: list[tuple[Any, FileScanTask]] = []  # (lower bound, file)
         for task in scan.plan_files():
             lower, upper = self._bounds(task)
-            if self._may_match(lower, upper):
-                candidates.append((lower, task))
-        candidates.sort(key=lambda candidate: (candidate[0] is not None, candidate[0]))
-        return [task for _, task in candidates]
+            if lower is None:
+                without_bounds.append(task)
+            elif self._may_match(lower, upper):
+                with_bounds.append((lower, task))
+        with_bounds.sort(key=lambda candidate: candidate[0])
+        return [*without_bounds, *(task for _, task in with_bounds)]
 
     @contextmanager
     def opened(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[OpenFile | None]:
-        """Open a file for the block, to read these columns; None if only PyIceberg can read it.
+        """Open a file for the block, to read these columns. Yield None if only PyIceberg can read it: use `scanned` then.
 
-        These are files that have deletes, lack a column, or are not Parquet: read them by `scanned`.
+        These are files that have deletes, lack a column, or are not Parquet.
         """
         if task.delete_files or task.file.file_format != FileFormat.PARQUET:
             yield None
@@ -95,10 +98,10 @@ class RowLookup:
             has_columns = {*columns, self._column} <= set(file.parquet.schema_arrow.names)
             yield file if has_columns else None
 
-    def groups(self, file: OpenFile, columns: Sequence[str], bytes_: int) -> Iterator[list[int]]:
+    def groups(self, file: OpenFile, columns: Sequence[str], max_bytes: int) -> Iterator[list[int]]:
         """Yield lists of row groups that may have matching rows.
 
-        The given columns of the row groups in a list have at most `bytes_` uncompressed bytes; a larger row group is alone.
+        The given columns of the row groups in a list have at most `max_bytes` uncompressed bytes; a larger row group is alone.
         """
         metadata = file.parquet.metadata
         names = file.parquet.schema_arrow.names
@@ -115,7 +118,8 @@ class RowLookup:
             row_group = metadata.row_group(group)
             return sum(row_group.column(index).total_uncompressed_size for index in column_indices)
 
-        return grouped(filter(may_match, range(metadata.num_row_groups)), size_of, bytes_)
+        candidates = filter(may_match, range(metadata.num_row_groups))
+        return grouped(candidates, size_of, max_bytes)
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the matching rows of a file by PyIceberg's own scans, each for up to `SCAN_BATCH_SIZE` values."""
@@ -124,14 +128,14 @@ class RowLookup:
             row_filter = In(term=self._column, literals={_literal(value) for value in values})
             yield read_files(self.table, [task], columns, row_filter)
 
-    def rows(self, columns: Sequence[str], bytes_: int) -> Iterator[pa.Table]:
-        """Yield the matching rows of all files, decoding about `bytes_` bytes at once. `column` must be a string column."""
+    def rows(self, columns: Sequence[str], max_bytes: int) -> Iterator[pa.Table]:
+        """Yield the matching rows of all files, decoding about `max_bytes` bytes at once. `column` must be a string column."""
         for task in self.files():
             with self.opened(task, columns) as file:
                 if file is None:
                     yield from self.scanned(task, columns)
                     continue
-                for groups in self.groups(file, columns, bytes_):
+                for groups in self.groups(file, columns, max_bytes):
                     candidates = file.rows(groups, columns)
                     yield candidates.take(indices_of(candidates, self._column, self._values))
 
@@ -145,10 +149,9 @@ class RowLookup:
         return from_bytes(field_type, lower), from_bytes(field_type, upper)
 
     def _may_match(self, lower: Any, upper: Any) -> bool:
-        """Whether one of the values is within these inclusive bounds; true if the bounds are unknown (`lower` is None)."""
-        if lower is None:
-            return True
-        return bisect_left(self._values, lower) < bisect_right(self._values, upper)
+        """Whether one of the values is within these inclusive bounds."""
+        index = bisect_left(self._values, lower)  # of the smallest value that is not below the lower bound
+        return index < len(self._values) and bool(self._values[index] <= upper)
 
 
 def indices_of(rows: pa.Table, column: str, values: Iterable[Value]) -> pa.Array:

@@ -12,11 +12,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from sqlalchemy import bindparam, select
 
-from manifold.lake.committed import note_commit
+from manifold.lake.committed import record_commit
 
 Identifier = tuple[str, ...]
 TABLES = IcebergTables.__table__
-LOCATION = select(TABLES.c.metadata_location).where(
+SELECT_LOCATION = select(TABLES.c.metadata_location).where(
     TABLES.c.catalog_name == bindparam("catalog"),
     TABLES.c.table_namespace == bindparam("namespace"),
     TABLES.c.table_name == bindparam("table"),
@@ -31,13 +31,13 @@ class CachingSqlCatalog(SqlCatalog):
         super().__init__(name, **properties)
 
     def load_table(self, identifier: str | Identifier) -> IcebergTable:
-        """Load the current state of the table."""
+        """Load the current state of the table, from the cache if no commit has changed it since."""
         name = self.identifier_to_tuple(identifier)
         if name in self._cached:
             location, metadata = self._cached[name]
-            key = {"catalog": self.name, "namespace": ".".join(name[:-1]), "table": name[-1]}
+            parameters = {"catalog": self.name, "namespace": ".".join(name[:-1]), "table": name[-1]}
             with self.engine.connect() as connection:
-                current_location = connection.scalar(LOCATION, key)
+                current_location = connection.scalar(SELECT_LOCATION, parameters)
             if current_location == location:
                 io = load_file_io({**self.properties, **metadata.properties}, location)
                 return IcebergTable(name, metadata, location, io, self)
@@ -51,5 +51,5 @@ class CachingSqlCatalog(SqlCatalog):
         """Commit, cache the result, and record the commit for lineage."""
         response = super().commit_table(table, requirements, updates)
         self._cached[table.name()] = response.metadata_location, response.metadata
-        note_commit(table.name(), updates)
+        record_commit(table.name(), updates)
         return response

@@ -5,10 +5,10 @@ from pyiceberg.table import Table as IcebergTable
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import COMMON_PROPERTIES, MIGRATING, SCHEMA_VERSION, Table
 
-FIRST = 1  # the version of a table that lacks the property SCHEMA_VERSION
+FIRST_VERSION = 1  # the version of a table that lacks the property SCHEMA_VERSION
 
 
-def properties_at_birth(table: Table) -> dict[str, str]:
+def initial_properties(table: Table) -> dict[str, str]:
     """The properties of a new table. They include the current schema version, so that the table needs no migration."""
     return COMMON_PROPERTIES | table.properties | {SCHEMA_VERSION: str(table.version)}
 
@@ -19,7 +19,7 @@ def version_of(loaded: IcebergTable) -> int:
     Raises:
         Permanent: the property with the version is not a number.
     """
-    version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
+    version = loaded.properties.get(SCHEMA_VERSION, str(FIRST_VERSION))
     if not version.isascii() or not version.isdigit():
         name = ".".join(loaded.name())
         raise Permanent(
@@ -47,7 +47,7 @@ def require_not_newer(loaded: IcebergTable, table: Table) -> None:
         )
 
 
-def require_known(loaded: IcebergTable, table: Table) -> None:
+def require_supported(loaded: IcebergTable, table: Table) -> None:
     """Refuse a table with which this code cannot work. A table that is only somewhat older is accepted, and can be migrated.
 
     Raises:

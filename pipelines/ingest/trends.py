@@ -9,7 +9,7 @@ import structlog
 from manifold.contracts.errors import Permanent
 from manifold.lake.catalog import open_catalog
 from manifold.lake.quality import newest_results, version_of_results
-from manifold.lake.reports import drawn_version, note_drawn, open_reports
+from manifold.lake.reports import charts_version, open_reports, record_charts_version
 from manifold.settings import Settings
 from pipelines.ingest.report_states import without_overtaken
 
@@ -26,13 +26,13 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
     try:
         catalog, reports = open_catalog(settings), open_reports(settings)
         version = version_of_results(catalog)
-        if not version or drawn_version(reports) == version:
+        if not version or charts_version(reports) == version:
             return False
         from expectations import publish_trends  # imported here because it imports PySpark, which takes a second
 
         rows = newest_results(catalog, min(settings.report_max, MAX_AUDITS), now=now)
         publish_trends(without_overtaken(catalog, rows), reports)
-        note_drawn(reports, version)
+        record_charts_version(reports, version)
     except Exception as exc:  # noqa: BLE001  # the run is audited and published; a chart is no reason to fail it
         log.warning("trend charts of quality not redrawn; the next run retries", reason=" ".join(str(exc).split())[:300])
         return False

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from manifold.contracts.lineage import RunName, run_uuid
 from manifold.contracts.tables import Table
 from manifold.lake.catalog import open_catalog, tables_of
-from manifold.lake.committed import Committed, watching
+from manifold.lake.committed import Committed, recording_commits
 from manifold.lake.lineage import emit
 from manifold.settings import Settings
 from pipelines.ingest.branches import ancestors, properties_of
@@ -52,7 +52,7 @@ class JobRun:
         with self._log_failures():
             emit(self._settings, [start])
         run_result, error = RunResult.ABORT, ""  # stays so if an exception outside `Exception` ends the run, such as SystemExit
-        with watching() as commits:
+        with recording_commits() as commits:
             token = ENCLOSING_RUN.set(self._run)
             try:
                 result = work()
@@ -102,9 +102,9 @@ def _changed(
 ) -> Iterator[tuple[IcebergTable, list[Snapshot]]]:
     """Yield each changed table with the snapshots that `commits` added to its main at or after `since`, oldest first."""
     since_ms = since.timestamp() * 1000
-    committed_ids = {identifier[-1]: set(snapshot_ids) for identifier, snapshot_ids in commits.mains.items()}
+    committed_ids = {identifier[-1]: set(snapshot_ids) for identifier, snapshot_ids in commits.snapshot_ids.items()}
     for candidate in tables:
-        if not commits.applications and candidate.name not in committed_ids:
+        if not commits.application_ids and candidate.name not in committed_ids:
             continue
         loaded = catalog.load_table(candidate.identifier)
         own_ids = committed_ids.get(candidate.name, set())
@@ -112,7 +112,7 @@ def _changed(
             snapshot
             for snapshot in ancestors(loaded)  # newest first
             if snapshot.timestamp_ms >= since_ms
-            and (snapshot.snapshot_id in own_ids or properties_of(snapshot).get(APPLICATION) in commits.applications)
+            and (snapshot.snapshot_id in own_ids or properties_of(snapshot).get(APPLICATION) in commits.application_ids)
         ]
         if added:
             yield loaded, added[::-1]

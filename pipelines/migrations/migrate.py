@@ -24,8 +24,8 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from manifold.contracts.tables import EVERY_RUN_TABLE, MIGRATING, SCHEMA_VERSION, SEGMENTS, Table
 from manifold.lake.catalog import make_missing_tables, tables_of
 from manifold.lake.commits import MAIN, append_nothing, retry_conflicts
-from manifold.lake.compat import require
-from manifold.lake.versions import FIRST, require_not_newer, version_of
+from manifold.lake.compat import add_requirement
+from manifold.lake.versions import FIRST_VERSION, require_not_newer, version_of
 from pipelines.ingest.maintenance_run import MaintenanceRun, until_not_overtaken
 from pipelines.ingest.publish import finish_committed_runs, main_snapshots
 from pipelines.migrations.of_tables import STEPS
@@ -116,7 +116,7 @@ def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]
     """
     require_not_newer(loaded, table)
     current_version = version_of(loaded)
-    for step_version, step in enumerate(STEPS[table.name], start=FIRST + 1):
+    for step_version, step in enumerate(STEPS[table.name], start=FIRST_VERSION + 1):
         is_in_progress = MIGRATING + step.name in loaded.properties
         if step_version > current_version or is_in_progress:
             yield step_version, step
@@ -145,7 +145,7 @@ def _begin_step(catalog: Catalog, table: Table, version: int, step: Step) -> Non
         return
     with loaded.transaction() as change:
         main_unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
-        require(change, main_unmoved)
+        add_requirement(change, main_unmoved)
         step.change(change)
         change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from manifold.contracts.errors import Permanent
-from manifold.lake.committed import note_application
+from manifold.lake.committed import record_application
 from manifold.settings import Settings
 from pipelines.spark.compat import start_jvm_and_read
 from pipelines.spark.conf import (
@@ -117,7 +117,7 @@ def session(
     with ThreadPoolExecutor(1, "import") as pool:
         imports = [pool.submit(import_module, name) for name in meanwhile]
         with opened as spark:
-            note_application(spark.conf.get("spark.app.id") or "")
+            record_application(spark.conf.get("spark.app.id") or "")
             if size is not None and size <= MAX_SMALL_RUN_BYTES:
                 tune_for_few_rows(spark)
             yield spark

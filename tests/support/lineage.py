@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from manifold.lake.lineage import settle
+from manifold.lake.lineage import flush
 from manifold.settings import Settings
 
 Event = dict[str, Any]
@@ -24,7 +24,7 @@ def telling(settings: Settings, url: str, **more: object) -> Settings:
 
 def told_in(file: Path) -> list[Event]:
     """All events in the file, once all are sent."""
-    assert settle(60)
+    assert flush(60)
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 

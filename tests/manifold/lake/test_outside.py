@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manifold.lake.lineage import emit, settle
+from manifold.lake.lineage import emit, flush
 from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from tests.stores.identities import Identity, new_identity
@@ -34,7 +34,7 @@ class Outside:
         alerted = alert(settings, "held back", "a run")
         before = len(self.taken)
         assert emit(settings, [{"eventType": "START"}])
-        assert settle(60)
+        assert flush(60)
         return alerted, len(self.taken) > before
 
 

@@ -9,7 +9,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 
 from manifold.contracts.tables import QUALITY
 from manifold.lake.catalog import open_catalog
-from manifold.lake.quality import RULES, newest_results, version_of_results
+from manifold.lake.quality import MAX_RULES_PER_AUDIT, newest_results, version_of_results
 from manifold.settings import Settings
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
@@ -45,11 +45,11 @@ def test_the_newest_audits_are_read_and_no_file_beyond_them(catalog: Catalog, fi
 def test_one_file_with_many_audits_is_enough(catalog: Catalog, files_read: list[int]) -> None:
     """Compaction has merged days."""
     for day in range(3):
-        append(catalog, QUALITY, [result(day * 24 + n % 8, f"rule{n:03}") for n in range(2 * RULES)])
+        append(catalog, QUALITY, [result(day * 24 + n % 8, f"rule{n:03}") for n in range(2 * MAX_RULES_PER_AUDIT)])
     append(catalog, QUALITY, [result(60)])
 
     assert {*runs_of(catalog, 2, NOON + timedelta(days=4))} == {"run55", "run60"}
-    assert files_read == [1, 2 * RULES]
+    assert files_read == [1, 2 * MAX_RULES_PER_AUDIT]
 
 
 def test_a_table_idle_for_long_still_has_its_newest_audits(catalog: Catalog) -> None:

@@ -19,7 +19,7 @@ from manifold.contracts.seq import seq_of
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.records import RawRecord, StatusRecord, refused_envelope
 from manifold.contracts.topics import TRIGGER
-from manifold.lake.sealing import MAGIC, NONCE, TAG
+from manifold.lake.sealing import MAGIC, NONCE_BYTES, TAG_BYTES
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import (
     NOON_MS,
@@ -42,7 +42,7 @@ A, B, C = "1M8GDM9AXKP042788", "5YJBT6ZE7T7002409", "1HGCM82633A004352"  # valid
 HOUR = 3_600_000
 SEALED = b"no readings"  # of a device, which no file may show
 NO_SUCH_KEY = b"2026-03-01.000000000000"
-NOBODY_OPENS = MAGIC + bytes((len(NO_SUCH_KEY),)) + NO_SUCH_KEY + bytes(NONCE + TAG)
+NOBODY_OPENS = MAGIC + bytes((len(NO_SUCH_KEY),)) + NO_SUCH_KEY + bytes(NONCE_BYTES + TAG_BYTES)
 
 
 def write_first(lake: SparkLake, door: Door) -> None:
