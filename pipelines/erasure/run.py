@@ -138,7 +138,7 @@ def erase(
             wait_for_runs_s = wait_s if pass_number == 0 else 0.0  # the first pass has waited for these runs, or overtaken them
             _erase_from_archive_and_tables(catalog, settings, vehicle, erased, wait_for_runs_s, say)
             erase_data(redis, vehicle)
-            lock.check()
+            lock.require_held()
             say("searching every file")
             erased.found, erased.searched = search_all(catalog, settings, redis, vehicle)
             if erased.proved:

@@ -40,9 +40,9 @@ def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table
     yield _superseded(rows, SUPERSEDED)
     changed_states: list[dict[str, Any]] = []
     for queue in folded(rows):
-        if queue.rows:
+        if queue.state_rows:
             live_seqs = {seq for seq, _ in queue.live}
-            changes = compact(queue.rows, live_seqs, older_than=settled_before)
+            changes = compact(queue.state_rows, live_seqs, older_than=settled_before)
             changed_states += (_state_change(STATE, queue.client_id, row) for row in changes.removed)
             changed_states += (_state_change(POSITION, queue.client_id, row) for row in changes.added)
     yield pa.Table.from_pylist(changed_states, schema=CHANGES)

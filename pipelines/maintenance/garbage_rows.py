@@ -100,7 +100,8 @@ class GarbageRows:
     def _pending(self, ended: DataFrame) -> DataFrame:
         """Entries that are not in `ended`: those since the cutoff, and those of old days that may have an open entry."""
         entries = self._attempt.main(IDS).where(self._day_condition("ts")).select(*KEYS, "data_id", "ts")
-        return pending(entries, ended.where(self._day_condition("accepted_at")), parts=self._partitions, few=False)
+        ended_on_days = ended.where(self._day_condition("accepted_at"))
+        return pending(entries, ended_on_days, partitions=self._partitions, broadcast_keys=False)
 
     def _day_condition(self, column: str) -> Column:
         """Whether the instant in `column` is on a day that must be read. True of every day if too many old days must be read."""

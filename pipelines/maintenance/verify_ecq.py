@@ -22,7 +22,7 @@ from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
-from pipelines.populate.workers import Batches, run_and_count
+from pipelines.populate.workers import BatchFunction, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 CLIENT_BATCH_SIZE = 1000
@@ -143,7 +143,7 @@ def _must_be_recorded(queue: ReadReply, now: datetime) -> bool:
     return age_ms > MAX_RECORDING_DELAY.total_seconds() * 1000
 
 
-def _comparer(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batches:
+def _comparer(url: str, policy: Policy, now: datetime, *, repair: bool) -> BatchFunction:
     """Make the function that compares the queues of a partition's clients, and yields one row of `COUNT_COLUMNS`."""
 
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

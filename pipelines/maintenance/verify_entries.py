@@ -106,7 +106,7 @@ class _Comparison:
         """
         entries = self._buckets.filter(self._lake.entries()).select(*KEYS, "request_id", "data_id")
         ended = self._buckets.filter(self._lake.ended())
-        open_entries = pending(entries, ended, parts=self._partitions, few=False)
+        open_entries = pending(entries, ended, partitions=self._partitions, broadcast_keys=False)
         in_queues = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
         known_to_queues = in_queues.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done"))
         joined = open_entries.join(known_to_queues.hint("shuffle_hash"), KEYS, "left")

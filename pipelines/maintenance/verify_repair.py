@@ -38,7 +38,7 @@ def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[s
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
         repaired = by_owner.mapInArrow(repair_batches, "difference string, repaired bigint")
         sums = repaired.groupBy("difference").sum("repaired").collect()
-        lock.check()
+        lock.require_held()
     return {row["difference"]: row["sum(repaired)"] for row in sums}
 
 

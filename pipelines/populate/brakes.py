@@ -14,15 +14,16 @@ from manifold.settings import Settings
 
 
 def load_brakes(settings: Settings, redis: Redis, now: datetime) -> None:
-    """Put on every brake that an order in the archive has put on within the retention of entries.
+    """Set every brake that an order in the archive set within the retention of entries.
 
     Older orders are not needed, because entries that they hold back are not pending any more. A brake that was taken off since is
-    put on again, until the campaigner takes it off. Entries that are withdrawn in between are released again.
+    set again, until the campaigner takes it off. Entries that are withdrawn in between are released again.
 
     Raises:
         OSError: the archive cannot be read.
         redis.RedisError: Redis is unavailable or refuses.
     """
-    orders = RecordedSegments(Archive(settings.archive, settings.s3))
+    archive = RecordedSegments(Archive(settings.archive, settings.s3))
     since = first_seq_at(now - timedelta(days=settings.retention_days))
-    Loader(redis, Policy.of(settings)).load_brakes(brakings_of(orders.recorded_since(Stream.CAMPAIGN, since)))
+    orders = archive.recorded_since(Stream.CAMPAIGN, since)
+    Loader(redis, Policy.of(settings)).load_brakes(brakings_of(orders))

@@ -19,9 +19,9 @@ from manifold.queues.verbs.ecq import LiveMessage, Load
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
-from pipelines.populate.ecq_news import AROUND_LOADING, Added, has_rows, loaded_at, unpopulated
+from pipelines.populate.ecq_news import MISSED_AFTER_LOADING, Added, added_since_populate, may_require_loading, queues_loaded_at
 from pipelines.populate.snapshot_range import SnapshotRange
-from pipelines.populate.workers import SPOILT, Batches, run_and_count
+from pipelines.populate.workers import SPOILT, BatchFunction, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 ROWS_PER_PARTITION = 400_000  # a worker folds the rows of a partition in memory
@@ -30,46 +30,51 @@ ROWS_PER_PARTITION = 400_000  # a worker folds the rows of a partition in memory
 def load_queues(
     spark: SparkSession, catalog: Catalog, settings: Settings, redis: Redis, *, now: datetime, everything: bool
 ) -> LoadResult:
-    """Merge the queues that have new rows in the lake into Redis; with `everything`, all queues that have a live message.
+    """Merge the queues that have new rows in the lake into Redis; with `everything`, all queues that have any rows.
 
-    New rows are rewinds, messages that were not enqueued directly, and messages from about the time when the queues were loaded,
-    which direct enqueue may have missed.
+    New rows are rewinds, messages that were not enqueued directly, and messages from before or shortly after the queues were
+    loaded, which direct enqueue may have missed.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
     """
-    added = unpopulated(redis, catalog, everything=everything)
-    since = None if everything else loaded_at(redis)
-    if not has_rows(catalog, added, since):
+    added = added_since_populate(redis, catalog, everything=everything)
+    loaded_at = None if everything else queues_loaded_at(redis)
+    if not may_require_loading(catalog, added, loaded_at):
         return LoadResult()
-    rows = _rows_of_clients(spark, settings, added, since)
-    load = _loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
-    counts, corrupt = run_and_count(rows, load, ("owners", "offered", "queued"))
-    return LoadResult(counts["owners"], counts["offered"], counts["queued"], spoilt=corrupt[SPOILT])
+    rows = _rows_of_clients(spark, settings, added, loaded_at)
+    load = _queue_loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
+    counts, names = run_and_count(rows, load, ("owners", "offered", "queued"))
+    return LoadResult(counts["owners"], counts["offered"], counts["queued"], spoilt=names[SPOILT])
 
 
-def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
+def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> DataFrame:
     """The united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
 
-    `since` is the instant at which the queues were loaded.
+    `loaded_at` is the instant at which the queues were loaded; None if it is not known.
     """
     index = _read_table(spark, settings, added.index)
     state = _read_table(spark, settings, added.state)
-    row_count = 0
+    partitions = parallelism(spark)
     if added.is_everything:
         row_count = added.index.rows + added.state.rows
+        partitions = max(partitions, ceil(row_count / ROWS_PER_PARTITION))
     else:
-        may_be_missing = sf.col("applied") == sf.lit(False)
-        if since is not None:
-            may_be_missing |= sf.col("ts") <= sf.lit(since + AROUND_LOADING)
-        with_messages = _read_added(spark, settings, added.index).where(may_be_missing).select("client_id")
-        is_rewound = sf.col("kind") == StateKind.REWOUND.value
-        rewound = _read_added(spark, settings, added.state).where(is_rewound).select("client_id")
-        clients = with_messages.unionByName(rewound).distinct().persist()
+        clients = _clients_to_load(spark, settings, added, loaded_at).persist()
         index = index.join(clients, "client_id", "left_semi")
         state = state.join(clients, "client_id", "left_semi")
-    partitions = max(parallelism(spark), ceil(row_count / ROWS_PER_PARTITION))
     return united(index, state).repartition(partitions, "client_id")
+
+
+def _clients_to_load(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> DataFrame:
+    """The client_id of each client that was rewound, or has an added message that may be missing in its queue."""
+    may_be_missing = sf.col("applied") == sf.lit(False)
+    if loaded_at is not None:
+        may_be_missing |= sf.col("ts") <= sf.lit(loaded_at + MISSED_AFTER_LOADING)
+    with_messages = _read_added(spark, settings, added.index).where(may_be_missing).select("client_id")
+    is_rewound = sf.col("kind") == StateKind.REWOUND.value
+    rewound = _read_added(spark, settings, added.state).where(is_rewound).select("client_id")
+    return with_messages.unionByName(rewound).distinct()
 
 
 def _read_table(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
@@ -85,15 +90,15 @@ def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -
     return reader.table(f"{settings.catalog_name}.{added.table.identifier}")
 
 
-def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
-    """Make the function that loads the queues of a partition's clients."""
+def _queue_loader(url: str, policy: Policy, now_ms: int) -> BatchFunction:
+    """Make the function that loads the queues of a partition's clients, and yields one row with counts and names."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
         rows = pa.concat_tables(tables or [UNITED.empty_table()])
         loader = EcqLoader(connect(url), policy)
         pending_from = policy.ecq_pending_from(now_ms)
-        queues = (as_loaded(queue, pending_from) for queue in folded(rows) if queue.live or queue.rows)
+        queues = (as_loaded(queue, pending_from) for queue in folded(rows))
         result = loader.load(queues, now_ms)
         counts = {"owners": result.owners, "offered": result.offered, "queued": result.queued}
         yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(result.spoilt) or None}])
@@ -102,14 +107,14 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
 
 
 def as_loaded(queue: FoldedQueue, pending_from: int) -> LakeQueue:
-    """Convert the queue into the form that Redis loads, without expired messages.
+    """Convert the queue into the form that Redis loads, without expired messages, and with delivered ones marked.
 
     A message has expired if the lake has recorded so, or if it is pending and its seq is below `pending_from`: then the next
     garbage collection records it as expired.
     """
-    if not queue.rows:
+    if not queue.state_rows:  # nothing was acknowledged, rewound or recorded as expired
         pending = [LiveMessage(seq, key, is_delivered=False) for seq, key in queue.live if seq >= pending_from]
-        return LakeQueue(queue.client_id, Load(0, None, None, pending))
+        return LakeQueue(queue.client_id, Load(epoch=0, acked_seq=None, acked_at_ms=None, messages=pending))
     state = queue.state()
     acked_at_ms = None if state.acked_at is None else round(state.acked_at.timestamp() * 1000)
     messages = []

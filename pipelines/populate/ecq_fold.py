@@ -1,7 +1,7 @@
-"""Folds the rows of index and state of compacted queues into a queue per client. Arrow tables in, on Spark workers.
+"""Folds the rows of `ecq_index` and `ecq_state` into one queue per client. Arrow tables in, on Spark workers.
 
-Folding finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Before,
-the rows of both tables are united under one schema, so that one shuffle groups all rows of a client.
+To fold is to find the newest message of each key, and to apply acknowledgements and rewinds by `manifold.contracts.ecq_rows`.
+Before, the rows of both tables are united under one schema, so that one shuffle groups all rows of a client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from manifold.contracts.tables import INSTANT
 
 CLIENT_BATCH_SIZE = 1000
 MESSAGE = "message"  # kind of a row of the index; the other kinds are those of the state
-UNITED = pa.schema(
+UNITED = pa.schema(  # of united rows: each is a message of the index, or a row of the state
     [
         ("client_id", pa.string()),
         ("seq", pa.int64()),  # the seq of a message, or the acked_seq of a state
@@ -34,11 +34,11 @@ class FoldedQueue(NamedTuple):
 
     client_id: str
     live: list[tuple[int, str]]  # (seq, key) of the newest message of each key, oldest first
-    rows: Sequence[StateRow]  # of the client's state
+    state_rows: Sequence[StateRow]  # the client's rows of `ecq_state`
 
     def state(self) -> RecordedState:
-        """The state that results from the rows."""
-        return RecordedState(self.rows)
+        """The state that results from the state rows."""
+        return RecordedState(self.state_rows)
 
 
 def united(index: DataFrame, state: DataFrame) -> DataFrame:
@@ -52,7 +52,7 @@ def united(index: DataFrame, state: DataFrame) -> DataFrame:
 
 
 def newest_of_keys(rows: pa.Table) -> pa.Table:
-    """(client_id, key, seq) of the live messages among united rows."""
+    """client_id, key and seq of the live messages among united rows: the newest message of each key."""
     messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "key", "seq"])
     newest = messages.group_by(["client_id", "key"], use_threads=False).aggregate([("seq", "max")])
     return newest.rename_columns({"seq_max": "seq"})
@@ -60,22 +60,22 @@ def newest_of_keys(rows: pa.Table) -> pa.Table:
 
 def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
     """Yield the folded queue of each client. `rows` must have all united rows of each client."""
-    states = _states(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
-    lists = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
-    for batch in lists.to_batches(max_chunksize=CLIENT_BATCH_SIZE):
-        columns = (batch[name].to_pylist() for name in ("client_id", "seq_list", "key_list"))
+    state_rows = _state_rows(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
+    by_client = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
+    for batch in by_client.to_batches(max_chunksize=CLIENT_BATCH_SIZE):
+        columns = (batch["client_id"].to_pylist(), batch["seq_list"].to_pylist(), batch["key_list"].to_pylist())
         for client_id, seqs, keys in zip(*columns, strict=True):
-            yield FoldedQueue(client_id, sorted(zip(seqs, keys, strict=True)), states.pop(client_id, ()))
-    for client_id, state_rows in states.items():  # clients that have no messages
-        yield FoldedQueue(client_id, [], state_rows)
+            live = sorted(zip(seqs, keys, strict=True))
+            yield FoldedQueue(client_id, live, state_rows.pop(client_id, ()))
+    for client_id, remaining_rows in state_rows.items():  # clients that have no messages
+        yield FoldedQueue(client_id, [], remaining_rows)
 
 
-def _states(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
-    """The state rows of each client."""
-    states: dict[str, list[StateRow]] = {}
+def _state_rows(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
+    """The state rows of each client, from united rows without messages."""
+    rows_by_client: dict[str, list[StateRow]] = {}
     for batch in rows.to_batches(max_chunksize=1 << 16):
-        columns = [batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")]
-        state_rows = map(StateRow._make, zip(*columns, strict=True))
-        for client_id, row in zip(batch["client_id"].to_pylist(), state_rows, strict=True):
-            states.setdefault(client_id, []).append(row)
-    return dict(states)
+        columns = (batch[name].to_pylist() for name in ("client_id", "seq", "at", "epoch", "kind"))
+        for client_id, acked_seq, acked_at, epoch, kind in zip(*columns, strict=True):
+            rows_by_client.setdefault(client_id, []).append(StateRow(acked_seq, acked_at, epoch, kind))
+    return dict(rows_by_client)

@@ -12,14 +12,13 @@ from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind, Table
 from manifold.lake.catalog import where
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, range_since
 
-TABLES_READ = (ECQ_INDEX, ECQ_STATE)
-AROUND_LOADING = timedelta(minutes=10)  # after the queues were loaded; direct enqueue may have missed messages until then
+MISSED_AFTER_LOADING = timedelta(minutes=10)  # for so long after the queues were loaded, direct enqueue may have missed messages
 IS_REWIND = where(EqualTo, "kind", StateKind.REWOUND.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The rows of index and state that were added since the last populate that Redis remembers, or all rows."""
+    """The rows of `ecq_index` and `ecq_state` that were added since the last populate that Redis has recorded, or all rows."""
 
     index: SnapshotRange
     state: SnapshotRange
@@ -30,51 +29,59 @@ class Added:
         return self.index.start is None or self.state.start is None
 
 
-def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> Added:
+def added_since_populate(redis: Redis, catalog: Catalog, *, everything: bool = False) -> Added:
     """The rows that were added to index and state since the last populate; with `everything`, all rows."""
-    index, state = (range_since(catalog, table, None if everything else _last_populated(redis, table)) for table in TABLES_READ)
+    if everything:
+        return Added(range_since(catalog, ECQ_INDEX, None), range_since(catalog, ECQ_STATE, None))
+    index = range_since(catalog, ECQ_INDEX, _last_populated(redis, ECQ_INDEX))
+    state = range_since(catalog, ECQ_STATE, _last_populated(redis, ECQ_STATE))
     return Added(index, state)
 
 
-def remember(redis: Redis, catalog: Catalog, *, settled: datetime) -> None:
-    """Record in Redis that the queues have all rows that were in the lake at `settled`.
+def record_populated(redis: Redis, catalog: Catalog, *, up_to: datetime) -> None:
+    """Record in Redis that the queues have all rows that were in the lake at the instant `up_to`.
 
     Later rows are offered again by the next populate, because Redis may still lose its latest writes.
     """
-    for table in TABLES_READ:
-        snapshot_id = newest_before(catalog, table, settled)
+    for table in (ECQ_INDEX, ECQ_STATE):
+        snapshot_id = newest_before(catalog, table, up_to)
         if snapshot_id is not None:
             redis.set(keys.populated(table.name), snapshot_id)
 
 
 def is_behind(redis: Redis, catalog: Catalog) -> bool:
     """Whether compacted queues must be populated."""
-    return has_rows(catalog, unpopulated(redis, catalog), loaded_at(redis))
+    return may_require_loading(catalog, added_since_populate(redis, catalog), queues_loaded_at(redis))
 
 
-def loaded_at(redis: Redis) -> datetime | None:
-    """The instant at which the queues were loaded; None if they are not loaded."""
+def queues_loaded_at(redis: Redis) -> datetime | None:
+    """The instant at which the queues were loaded; None if they are not loaded, or if Redis holds another value under the key."""
     loaded_ms = redis.get(keys.LOADED)
+    if loaded_ms is None:
+        return None
     try:
-        return None if loaded_ms is None else datetime.fromtimestamp(int(loaded_ms) / 1000, UTC)
+        return datetime.fromtimestamp(int(loaded_ms) / 1000, UTC)
     except (ValueError, OverflowError):
         return None
 
 
 def _last_populated(redis: Redis, table: Table) -> int | None:
-    """The id of the table's snapshot up to which the queues were populated; None if Redis does not know."""
+    """The id of the table's snapshot up to which the queues were populated; None if Redis has no record."""
     snapshot_id = redis.get(keys.populated(table.name))
     return None if snapshot_id is None else int(snapshot_id)
 
 
-def _may_be_missing(since: datetime | None) -> BooleanExpression:
-    """Filter for messages that may be missing from the queues, which were loaded at `since`."""
+def _may_be_missing(loaded_at: datetime | None) -> BooleanExpression:
+    """Filter for messages that may be missing from the queues, which were loaded at `loaded_at`."""
     not_applied = where(EqualTo, "applied", False)
-    return not_applied if since is None else Or(not_applied, where(LessThanOrEqual, "ts", since + AROUND_LOADING))
+    if loaded_at is None:
+        return not_applied
+    return Or(not_applied, where(LessThanOrEqual, "ts", loaded_at + MISSED_AFTER_LOADING))
 
 
-def has_rows(catalog: Catalog, added: Added, since: datetime | None) -> bool:
-    """Whether `added` may have rows for which a queue must be loaded. `since` is the instant at which the queues were loaded."""
+def may_require_loading(catalog: Catalog, added: Added, loaded_at: datetime | None) -> bool:
+    """Whether `added` may have rows for which a queue must be loaded. The queues were loaded at `loaded_at`, if that is known."""
     if added.is_everything:
-        return bool(added.index.rows)
-    return bool(added.index.max_rows(catalog, _may_be_missing(since)) or added.state.max_rows(catalog, IS_REWIND))
+        return bool(added.index.rows)  # without any message in the lake, there is nothing to queue
+    max_messages = added.index.max_rows(catalog, _may_be_missing(loaded_at))
+    return bool(max_messages or added.state.max_rows(catalog, IS_REWIND))

@@ -25,11 +25,13 @@ FORGET_AFTER = timedelta(hours=1)
 log = structlog.get_logger(__name__)
 
 
-def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
-    """The entries and outcomes that were added since the last populate that Redis remembers; with `everything`, all."""
-    populated = None if everything else _snapshot_id(redis, keys.POPULATED)
-    pruned = None if everything else _snapshot_id(redis, keys.DONE_PRUNED)
-    return range_since(catalog, IDS, populated), range_since(catalog, OUTCOMES, pruned)
+def added_since_populate(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
+    """The entries and outcomes that were added since the last populate that Redis has recorded; with `everything`, all."""
+    if everything:
+        return range_since(catalog, IDS, None), range_since(catalog, OUTCOMES, None)
+    populated_up_to = _snapshot_id(redis, keys.POPULATED)
+    forgotten_up_to = _snapshot_id(redis, keys.DONE_PRUNED)
+    return range_since(catalog, IDS, populated_up_to), range_since(catalog, OUTCOMES, forgotten_up_to)
 
 
 def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
@@ -42,10 +44,10 @@ def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
 
 
 def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether populate has work, or must report that the queues need a rebuild."""
+    """Whether populate has work, or must report that the queues need a rebuild because they are not loaded."""
     if not Loader(redis, Policy.of(settings)).is_loaded():
         return True
-    ids, ended = unpopulated(redis, catalog)
+    ids, ended = added_since_populate(redis, catalog)
     if ids.max_rows(catalog, _must_be_offered(now - timedelta(days=settings.retention_days))):
         return True
     return _should_forget_ended(catalog, ended, now) or ecq_news.is_behind(redis, catalog)
@@ -57,9 +59,9 @@ def _must_be_offered(since: datetime) -> BooleanExpression:
 
 
 def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether there are `FORGET_ROWS` ended entries, or there are any and `FORGET_AFTER` has passed since the last time.
+    """Whether the queues should forget ended entries: there are `FORGET_ROWS`, or some, and the last time was `FORGET_AFTER` ago.
 
-    Also true if there are any, and it is not known when the queues last forgot entries.
+    Also true if there are some, and it is not known when the queues last forgot entries.
     """
     if not ended.rows:
         return False
@@ -73,5 +75,6 @@ def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) 
 
 
 def _snapshot_id(redis: Redis, key: str) -> int | None:
+    """The snapshot id that Redis has recorded under this key; None if it has none."""
     snapshot_id = redis.get(key)
     return None if snapshot_id is None else int(snapshot_id)

@@ -5,9 +5,11 @@ queued again.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from math import ceil
+from typing import NamedTuple
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -18,18 +20,18 @@ from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES
-from manifold.queues import Loader, LoadResult, Policy
+from manifold.queues import Forgotten, Loader, LoadResult, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.publish import finish_committed_runs
 from pipelines.lineage import emits_lineage
 from pipelines.populate import ecq, ecq_news
 from pipelines.populate.brakes import load_brakes
-from pipelines.populate.ids_news import unpopulated
+from pipelines.populate.ids_news import added_since_populate
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
-from pipelines.populate.workers import SPOILT, TRIGGERS, forget_ended, loading, run_and_count
+from pipelines.populate.workers import SPOILT, SPOILT_TRIGGERS, entry_loader, forget_ended, run_and_count
 from pipelines.spark.parallelism import parallelism
 
 MAX_BROADCAST_ROWS = 200_000  # entries whose keys are broadcast, so that the outcomes are not shuffled
@@ -39,7 +41,7 @@ REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger r
 ENDED_LOOKBACK = timedelta(days=2)  # age of ended entries that are read if Redis does not know which it has forgotten
 PERSISTED_AFTER = timedelta(minutes=10)  # after this time, Redis has surely persisted the loaded entries
 
-READ = (DATA, META, IDS, OUTCOMES, ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE)
+TABLES_READ = (DATA, META, IDS, OUTCOMES, ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE)
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +83,18 @@ class Populated:
         return json.dumps(asdict(self))
 
 
-@emits_lineage("populate", reads=READ, writes=["queues"])
+class Loaded(NamedTuple):
+    """Result of loading entries into the queues of vehicles."""
+
+    vehicles: int = 0  # to which entries were offered
+    offered: int = 0  # entries
+    queued: int = 0  # entries that were new to the queues
+    superseded: int = 0  # entries that a newer entry has superseded
+    corrupt_vehicles: Sequence[str] = ()  # vehicles that got nothing, because one of their Redis keys has another type
+    corrupt_triggers: Sequence[str] = ()  # Redis keys of triggers that have another type
+
+
+@emits_lineage("populate", reads=TABLES_READ, writes=["queues"])
 def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
     """Offer pending entries to the queues, and let the queues forget ended entries.
 
@@ -111,48 +124,78 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
             load_brakes(settings, redis, now)
             # A run is committed before its rows are in every table. The rows up to the seqs above must be there to be read.
             finish_committed_runs(catalog)
-        ids, ended = unpopulated(redis, catalog, everything=everything)
+        ids, ended = added_since_populate(redis, catalog, everything=everything)
         pending_entries, ended_entries = _pending_and_ended(spark, settings, ids, ended, now, everything=everything)
         compacted = ecq.load_queues(spark, catalog, settings, redis, now=now, everything=everything)
-        loaded, corrupt_triggers = _load(pending_entries, settings, now) if ids.rows else (LoadResult(), [])
-        lock.check()
+        loaded = _load_entries(pending_entries, settings, now) if ids.rows else Loaded()
+        lock.require_held()
         # The queues forget ended entries only after the offer: an offered entry may have ended since the lake was read, and
         # would be delivered a second time if the queues did not remember its end.
-        forgotten, kept = forget_ended(ended_entries, settings) if ended.rows else (0, 0)
-        lock.check()
-        if not kept:  # otherwise the next populate must read the same outcomes again
+        forgotten = forget_ended(ended_entries, settings) if ended.rows else Forgotten(forgotten=0, kept=0)
+        lock.require_held()
+        if not forgotten.kept:  # otherwise the next populate must read the same outcomes again
             redis.set(keys.DONE_PRUNED, ended.end)
         # Redis may lose its last seconds, so entries that were ingested recently are offered again by the next populate.
-        persisted = newest_before(catalog, IDS, now - PERSISTED_AFTER)
-        if persisted is not None:
-            redis.set(keys.POPULATED, persisted)
-        ecq_news.remember(redis, catalog, settled=now - PERSISTED_AFTER)
+        persisted_snapshot_id = newest_before(catalog, IDS, now - PERSISTED_AFTER)
+        if persisted_snapshot_id is not None:
+            redis.set(keys.POPULATED, persisted_snapshot_id)
+        ecq_news.record_populated(redis, catalog, up_to=now - PERSISTED_AFTER)
         if everything:
             Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), newest_triggers, newest_messages)
+    result = _result_of(Loader(redis, Policy.of(settings)), loaded, compacted, forgotten)
+    _log_result(result, everything=everything)
+    return result
+
+
+def _result_of(loader: Loader, loaded: Loaded, compacted: LoadResult, forgotten: Forgotten) -> Populated:
+    """Put the result together. `loader` finds out which Redis key of a vehicle has another type."""
     corrupt_queues = [ecq_queue(client_id) for client_id in compacted.spoilt]
-    loader = Loader(redis, Policy.of(settings))
-    named = [f"{owner}: {loader.corrupt_key(owner)}" for owner in sorted(loaded.spoilt)[:MAX_NAMED_KEYS]]
+    named = [f"{vehicle}: {loader.corrupt_key(vehicle)}" for vehicle in sorted(loaded.corrupt_vehicles)[:MAX_NAMED_KEYS]]
     named += [f"{queue}: a key of its queue holds another type" for queue in sorted(corrupt_queues)[:MAX_NAMED_KEYS]]
-    result = Populated(
-        vehicles=loaded.owners,
+    return Populated(
+        vehicles=loaded.vehicles,
         offered=loaded.offered,
         queued=loaded.queued,
-        superseded=len(loaded.superseded),
-        forgotten=forgotten,
-        spoilt=len(loaded.spoilt) + len(corrupt_queues),
+        superseded=loaded.superseded,
+        forgotten=forgotten.forgotten,
+        spoilt=len(loaded.corrupt_vehicles) + len(corrupt_queues),
         spoilt_named=tuple(named),
-        spoilt_triggers=len(corrupt_triggers),
-        spoilt_triggers_named=tuple(corrupt_triggers[:MAX_NAMED_KEYS]),
+        spoilt_triggers=len(loaded.corrupt_triggers),
+        spoilt_triggers_named=tuple(loaded.corrupt_triggers[:MAX_NAMED_KEYS]),
         compacted=compacted.owners,
         compacted_queued=compacted.queued,
     )
-    if corrupt_triggers:
-        log.warning("corrupt trigger keys in redis", keys=result.spoilt_triggers_named, remedy="delete them")
+
+
+def _log_result(result: Populated, *, everything: bool) -> None:
+    """Log what the queues got, and the Redis keys of another type that somebody must delete."""
+    if result.spoilt_triggers:
+        log.warning(
+            "redis keys of triggers have another type; dispatchers read these triggers from the lake",
+            triggers=result.spoilt_triggers,
+            keys=result.spoilt_triggers_named,
+            remedy="delete these keys",
+        )
+    counts = {
+        "vehicles": result.vehicles,
+        "entries_offered": result.offered,
+        "entries_queued": result.queued,
+        "entries_superseded": result.superseded,
+        "ended_entries_forgotten": result.forgotten,
+        "compacted_queues": result.compacted,
+        "compacted_messages_queued": result.compacted_queued,
+    }
     if result.problem:
-        log.error("queues populated, except those with corrupt keys", everything=everything, **asdict(result))
+        log.error(
+            "queues populated, except those with a redis key of another type",
+            everything=everything,
+            **counts,
+            queues_skipped=result.spoilt,
+            keys=result.spoilt_named,
+            remedy="delete these keys, then run `manifold rebuild`",
+        )
     else:
-        log.info("queues populated", everything=everything, **asdict(result))
-    return result
+        log.info("queues populated", everything=everything, **counts)
 
 
 def _pending_and_ended(
@@ -164,9 +207,11 @@ def _pending_and_ended(
     all_outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
     outcomes = all_outcomes.where(sf.col("accepted_at") >= sf.lit(since))
     partitions = max(parallelism(spark), ceil(ids.rows / ROWS_PER_PARTITION))
-    pending_entries = pending(entries, outcomes, parts=partitions, few=ids.rows <= MAX_BROADCAST_ROWS)
+    pending_entries = pending(entries, outcomes, partitions=partitions, broadcast_keys=ids.rows <= MAX_BROADCAST_ROWS)
     ended_entries = _read_added(spark, settings, ended)
-    if ended.start is None:  # all outcomes: a new Redis remembers few entries, and each that it does not forget costs a few bytes
+    if (
+        ended.start is None
+    ):  # all outcomes; but a new Redis remembers few entries, and one that is not forgotten costs a few bytes
         ended_entries = ended_entries.where(sf.col("ended_at") >= sf.lit(now - ENDED_LOOKBACK))
     return pending_entries, ended_entries.select("vin", "seq")
 
@@ -179,13 +224,18 @@ def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -
     return spark.read.option("start-snapshot-id", added.start).option("end-snapshot-id", added.end).table(name)
 
 
-def _load(entries: DataFrame, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
-    """Load the entries; return the counts, and the Redis keys of triggers that have another type."""
-    load = loading(settings.redis, Policy.of(settings), _unix_ms(now))
-    counts, corrupt = run_and_count(entries, load, ("owners", "offered", "queued", "superseded"))
-    superseded = [("", 0)] * counts["superseded"]  # only their number is used
-    result = LoadResult(counts["owners"], counts["offered"], counts["queued"], superseded, corrupt[SPOILT])
-    return result, sorted(set(corrupt[TRIGGERS]))  # without duplicates: every worker with entries of a trigger stores the trigger
+def _load_entries(entries: DataFrame, settings: Settings, now: datetime) -> Loaded:
+    """Load the entries into the queues, on Spark workers."""
+    load = entry_loader(settings.redis, Policy.of(settings), _unix_ms(now))
+    counts, names = run_and_count(entries, load, ("owners", "offered", "queued", "superseded"))
+    return Loaded(
+        vehicles=counts["owners"],
+        offered=counts["offered"],
+        queued=counts["queued"],
+        superseded=counts["superseded"],
+        corrupt_vehicles=names[SPOILT],
+        corrupt_triggers=sorted(set(names[SPOILT_TRIGGERS])),  # every worker with entries of a trigger names it
+    )
 
 
 def _unix_ms(instant: datetime) -> int:

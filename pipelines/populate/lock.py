@@ -22,8 +22,8 @@ class HeldLock:
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
 
-    def check(self) -> None:
-        """Verify that the lock is still held.
+    def require_held(self) -> None:
+        """Verify that this process still holds the lock.
 
         Raises:
             Retryable: the lock is lost, because Redis was wiped or restarted, or was unavailable for too long.
@@ -57,10 +57,11 @@ def populate_lock(redis: Redis) -> Iterator[HeldLock]:
 
 
 def _renew(lock: Lock, stop: threading.Event) -> None:
+    """Renew the lease until `stop` is set or the lock is lost."""
     while not stop.wait(RENEW_INTERVAL_S):
         try:
             lock.reacquire()
-        except LockError:  # the lock is lost, which `HeldLock.check` reports
+        except LockError:  # the lock is lost, which `HeldLock.require_held` reports
             return
         except RedisError:  # the lease outlasts a short outage, so the next interval retries
             continue

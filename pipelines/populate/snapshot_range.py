@@ -35,14 +35,14 @@ class SnapshotRange:
     def scan(
         self, catalog: Catalog, row_filter: BooleanExpression = ALL_ROWS, columns: Iterable[str] = ("*",)
     ) -> DataScan | IncrementalAppendScan:
-        """Make a PyIceberg scan of the rows that these snapshots added and that pass the filter."""
+        """Make a PyIceberg scan of the rows that these snapshots added and that pass the filter; all rows if `start` is None."""
         loaded = catalog.load_table(self.table.identifier)
         fields = tuple(columns)
         if self.start is None:
             return loaded.scan(row_filter, fields, snapshot_id=self.end)
         if not self.rows:
-            # If `start` is `end`, the range has no snapshots, and PyIceberg rejects an incremental scan of it. So an ordinary
-            # scan with a filter that no row passes takes its place.
+            # If `start` is `end`, the range has no snapshots, and PyIceberg rejects an incremental scan of it. An ordinary scan
+            # with a filter that no row passes yields no rows either.
             return loaded.scan(AlwaysFalse(), fields, snapshot_id=self.end)
         return loaded.incremental_append_scan(
             from_snapshot_id_exclusive=self.start,
@@ -78,6 +78,7 @@ def range_since(catalog: Catalog, table: Table, since: int | None) -> SnapshotRa
 
 
 def _added_rows(snapshots: Iterable[Snapshot]) -> Iterator[int]:
+    """Yield the number of rows that each append added. Other snapshots are left out, as in an incremental scan."""
     for snapshot in snapshots:
         if snapshot.summary and snapshot.summary.operation == Operation.APPEND:
             yield int(properties_of(snapshot).get("added-records", "0"))
@@ -92,17 +93,20 @@ def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | No
     return None
 
 
-def newest_seqs(catalog: Catalog, segments: int | None = None, stream: Stream = Stream.TRIGGER) -> dict[int, int]:
+def newest_seqs(catalog: Catalog, ledger_snapshot_id: int | None = None, stream: Stream = Stream.TRIGGER) -> dict[int, int]:
     """The highest ingested seq of a stream, by recorder.
 
-    `segments` is the id of the snapshot of `ingested_segments` to read; None means the newest.
+    `ledger_snapshot_id` is the id of the snapshot of `ingested_segments` to read; None means the newest.
     """
     of_stream = where(EqualTo, "stream", stream.value)
-    scan = catalog.load_table(SEGMENTS.identifier).scan(of_stream, ("last_seq",), snapshot_id=segments)
+    scan = catalog.load_table(SEGMENTS.identifier).scan(of_stream, ("last_seq",), snapshot_id=ledger_snapshot_id)
     newest: dict[int, int] = {}
     for batch in scan.to_arrow_batch_reader():
         seqs = pc.drop_null(batch["last_seq"])
-        nodes = pc.bit_wise_and(pc.shift_right(seqs, COUNTER_BITS), MAX_NODE)
+        nodes = pc.bit_wise_and(pc.shift_right(seqs, COUNTER_BITS), MAX_NODE)  # the recorder's number is a part of each seq
         by_node = pa.table({"node": nodes, "seq": seqs}).group_by("node").aggregate([("seq", "max")]).to_pylist()
-        newest |= {row["node"]: max(newest.get(row["node"], -1), row["seq_max"]) for row in by_node}
+        for row in by_node:
+            node, seq = row["node"], row["seq_max"]
+            if node not in newest or seq > newest[node]:
+                newest[node] = seq
     return newest

@@ -21,15 +21,16 @@ MAX_ROWS_IN_MEMORY = 2_000_000  # of a worker; a larger partition is loaded in c
 VEHICLE_BATCH_SIZE = 500
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 # Columns of names, one per line.
-SPOILT = "spoilt"  # owners with a key of another type
-TRIGGERS = "spoilt_triggers"  # keys of triggers that have another type
-NAME_COLUMNS = (SPOILT, TRIGGERS)
+SPOILT = "spoilt"  # owners with a Redis key of another type
+SPOILT_TRIGGERS = "spoilt_triggers"  # Redis keys of triggers that have another type
+NAME_COLUMNS = (SPOILT, SPOILT_TRIGGERS)
 
-Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+# A function that a Spark worker runs on the Arrow batches of a partition.
+BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-def run_and_count(rows: DataFrame, work: Batches, counts: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Run `work` on Spark workers. Return the sums of the columns `counts`, and the names in the columns `NAME_COLUMNS`.
+def run_and_count(rows: DataFrame, work: BatchFunction, counts: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Run `work` on Spark workers. Of its rows, return the sums of the columns `counts`, and the names in `NAME_COLUMNS`.
 
     Raises:
         redis.RedisError: Redis failed on a worker.
@@ -37,16 +38,17 @@ def run_and_count(rows: DataFrame, work: Batches, counts: tuple[str, ...]) -> tu
     text_columns = [f"{name} string" for name in ("problem", *NAME_COLUMNS)]
     count_columns = [f"{name} bigint" for name in counts]
     worker_rows = rows.mapInArrow(_reporting_errors(work, counts), ", ".join([*text_columns, *count_columns]))
+    one_problem = sf.max("problem").alias("problem")
     names = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in NAME_COLUMNS]
     sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in counts]
-    totals = worker_rows.agg(sf.max("problem").alias("problem"), *names, *sums).first()
+    totals = worker_rows.agg(one_problem, *names, *sums).first()
     assert totals is not None  # an aggregation has one row
     if totals["problem"] is not None:
         raise _error_of(totals["problem"])
     return {name: totals[name] for name in counts}, {name: totals[name].split() for name in NAME_COLUMNS}
 
 
-def _reporting_errors(work: Batches, counts: Sequence[str]) -> Batches:
+def _reporting_errors(work: BatchFunction, counts: Sequence[str]) -> BatchFunction:
     """Wrap a function whose rows have the columns `counts` and `NAME_COLUMNS`, so that it reports Redis errors as rows.
 
     An exception on a worker would fill pages of Spark's log. The rows of the wrapped function also have the column `problem`,
@@ -76,8 +78,11 @@ def _error_of(problem: str) -> RedisError:
     return error_class(message)
 
 
-def loading(url: str, policy: Policy, now_ms: int) -> Batches:
-    """Make the function that loads entries into the queues. It stores triggers first, so that no entry lacks its trigger."""
+def entry_loader(url: str, policy: Policy, now_ms: int) -> BatchFunction:
+    """Make the function that loads entries into the queues, and yields rows with counts and names.
+
+    It stores triggers first, so that no entry lacks its trigger.
+    """
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
@@ -96,7 +101,7 @@ def loading(url: str, policy: Policy, now_ms: int) -> Batches:
                 "queued": result.queued,
                 "superseded": len(result.superseded),
                 SPOILT: "\n".join(result.spoilt) or None,
-                TRIGGERS: "\n".join(corrupt_triggers) or None,
+                SPOILT_TRIGGERS: "\n".join(corrupt_triggers) or None,
             }
             yield pa.RecordBatch.from_pylist([row])
 
@@ -123,7 +128,7 @@ def _triggers(rows: pa.Table) -> dict[int, EntryTrigger]:
 
 
 def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each vehicle with its entries, oldest first, as `Loader.offer` takes them: seqs, or seq and request id in turn.
+    """Yield each vehicle with its entries, oldest first: (vin, [seq, …]), or (vin, [seq, request_id, seq, …]).
 
     Rows are grouped by hash, which is far cheaper than sorting them.
     """
@@ -135,14 +140,14 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
             request_ids = batch["request_id_list"].to_pylist()
             for owner, owner_seqs, owner_request_ids in zip(owners, seqs, request_ids, strict=True):
                 entries = sorted(zip(owner_seqs, owner_request_ids, strict=True))
-                yield owner, list(chain.from_iterable(entries))
+                yield owner, list(chain.from_iterable(entries))  # flattened
         else:
             for owner, owner_seqs in zip(owners, seqs, strict=True):
                 yield owner, sorted(owner_seqs)
 
 
 def forget_ended(ended: DataFrame, settings: Settings) -> Forgotten:
-    """Let the queues forget these ended entries (vin, seq); return the numbers of forgotten and of kept entries."""
+    """Let the queues forget these ended entries (vin, seq), except those that they must still remember; return both numbers."""
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -131,7 +131,7 @@ def test_a_flush_and_rebuild_restore_positions_and_pending_keys(lake: SparkLake,
 
 
 def test_messages_left_over_by_direct_enqueue_are_merged(lake: SparkLake, redis: Redis) -> None:
-    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    ecq_news.record_populated(redis, lake.catalog, up_to=LONG_AFTER)
     do(lake, redis, "c1", Append(seq_at(1), "a", b"x"))
     add_message(lake, 1, "c1", "a", applied=True)
     add_message(lake, 2, "c1", "a")
@@ -179,7 +179,7 @@ def test_expired_messages_are_not_loaded_and_are_recorded_once(lake: SparkLake, 
 def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
     add_message(lake, 1, "c1", "a")
     add_state(lake, 2, "c1", seq_at(1))
-    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    ecq_news.record_populated(redis, lake.catalog, up_to=LONG_AFTER)
     redis.set(keys.LOADED, 1)
     assert not is_behind(redis, lake.catalog, lake.settings, at(100))
     assert run(lake).compacted == 0
@@ -200,7 +200,7 @@ def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
 
 def test_a_message_ingested_after_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
     """Direct enqueue had put it into a Redis that was wiped since; its segment is ingested after the rebuild."""
-    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    ecq_news.record_populated(redis, lake.catalog, up_to=LONG_AFTER)
     redis.set(keys.LOADED, NOON_MS + 10)
     add_message(lake, 5, "c1", "a", applied=True)
     run(lake)

@@ -126,10 +126,10 @@ def test_a_rebuild_loads_brakes_first_and_knows_releases_again(
 
     def load(*arguments: Any) -> Any:
         brakes.append(redis.hgetall(keys.BRAKES))
-        return _load(*arguments)
+        return _load_entries(*arguments)
 
-    _load = population._load
-    monkeypatch.setattr(population, "_load", load)
+    _load_entries = population._load_entries
+    monkeypatch.setattr(population, "_load_entries", load)
     run(filled, everything=True)
 
     assert brakes == [{b"c": f"{seq_at(5)} pause".encode(), b"other": f"{seq_at(7)} cancel".encode()}]

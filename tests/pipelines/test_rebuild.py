@@ -17,7 +17,7 @@ from manifold.lake.reads import TRIGGER_COLUMNS
 from manifold.queues import Loader, Policy, _loader
 from manifold.settings import Settings
 from pipelines.populate.load import populate
-from pipelines.populate.workers import loading
+from pipelines.populate.workers import entry_loader
 from tests.pipelines.conftest import new_session
 from tests.pipelines.makers import at, seq_at
 from tests.support.lake_rows import new_lake
@@ -52,7 +52,7 @@ def catalog(settings: Settings) -> Catalog:
 def load_here(catalog: Catalog, settings: Settings) -> int:
     """Load all pending entries in this process, as Spark's workers do; return the number queued."""
     entries = catalog.load_table(IDS.identifier).scan(selected_fields=("vin", "seq", *TRIGGER_COLUMNS)).to_arrow()
-    work = loading(settings.redis, Policy.of(settings), 0)
+    work = entry_loader(settings.redis, Policy.of(settings), 0)
     pending = entries.filter(pc.not_equal(entries["seq"], seq_at(3)))
     return sum(row["queued"] for batch in work(pending.to_batches()) for row in batch.to_pylist())
 

@@ -18,7 +18,7 @@ from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.reads import TRIGGER_COLUMNS
 from manifold.queues import Loader, LoadResult, Policy, _loader
 from pipelines.cli import TRY_AGAIN
-from pipelines.populate.workers import loading
+from pipelines.populate.workers import entry_loader
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
@@ -185,7 +185,7 @@ def load_here(platform: Platform) -> int:
     """Load all entries of the lake in this process, as Spark's workers do in a rebuild; return the number queued."""
     settings, table = platform.settings, open_catalog(platform.settings).load_table(IDS.identifier)
     entries = table.scan(selected_fields=("vin", "seq", *TRIGGER_COLUMNS)).to_arrow()
-    work = loading(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
+    work = entry_loader(settings.redis, Policy.of(settings), round(datetime.now(UTC).timestamp() * 1000))
     return sum(row["queued"] for batch in work(entries.to_batches()) for row in batch.to_pylist())
 
 

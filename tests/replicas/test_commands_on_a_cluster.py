@@ -54,7 +54,7 @@ def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str
 
 def test_the_populate_lock_holds(url_of: Callable[[str], str]) -> None:
     with connect_blocking(url_of("jobs")) as redis, populate_lock(redis) as lock:
-        lock.check()
+        lock.require_held()
 
 
 def test_a_compacted_queue_is_read_from_the_cluster_alone(

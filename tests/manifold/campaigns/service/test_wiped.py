@@ -19,7 +19,7 @@ from manifold.queues import Loader, Policy
 from manifold.sandbox.fleet import Fleet, vins
 from pipelines.populate.brakes import load_brakes
 from pipelines.populate.snapshot_range import newest_seqs
-from pipelines.populate.workers import loading
+from pipelines.populate.workers import entry_loader
 from tests.manifold.campaigns.service.worlds import World, a_world, copies, order, plan_for, propose
 from tests.pipelines.plain import ingest, read, rows_of
 from tests.support.lake_rows import new_lake
@@ -39,7 +39,7 @@ def rebuild(world: World) -> None:
     with world.platform.blocking() as redis:
         load_brakes(settings, redis, now)
         rows = rows_of(IDS, entries).select(["vin", "seq", *TRIGGER_COLUMNS])
-        list(loading(settings.redis, Policy.of(settings), wall_clock_ms())(rows.to_batches()))
+        list(entry_loader(settings.redis, Policy.of(settings), wall_clock_ms())(rows.to_batches()))
         taken = (newest_seqs(catalog, stream=stream) for stream in (Stream.TRIGGER, Stream.ECQ))
         Loader(redis, Policy.of(settings)).mark_loaded(wall_clock_ms(), *taken)
 
