@@ -32,13 +32,19 @@ class Api:
         return self._request("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Post an order to `path`, and return the JSON of the response. Raises the same errors as `get`."""
+        """Post an order to `path`, which is relative to /api/v1, and return the JSON of the response.
+
+        Raises:
+            Retryable: the API does not answer, or answers with a server error.
+            Permanent: the API refuses the order; the message says why.
+        """
         return self._request("POST", path, json=body)
 
-    def _request(self, method: str, path: str, **body: Any) -> Any:
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request with these options of httpx, and return the JSON of a successful response."""
         url = f"{self._url}{path}"
         try:
-            response = httpx.request(method, url, headers=self._headers, timeout=TIMEOUT_S, verify=self._tls_context, **body)
+            response = httpx.request(method, url, headers=self._headers, timeout=TIMEOUT_S, verify=self._tls_context, **options)
         except (httpx.HTTPError, OSError) as exc:
             raise Retryable(f"{url} does not answer ({exc}); see MANIFOLD_API_URL and `manifold status`") from exc
         if response.is_success:

@@ -15,7 +15,7 @@ Json = Mapping[str, Any]
 def missing_approvals(settings: Settings) -> list[dict[str, Any]]:
     """Return the DAG runs to trigger, one for each approval that a campaign waits for.
 
-    Each has its `trigger_run_id` and its parameters as `conf`. The same question always has the same id, so it is asked once.
+    Each has its `trigger_run_id` and its parameters as `conf`. The same approval always has the same id, so it is asked for once.
     """
     api = Api(settings)
     runs = []
@@ -23,10 +23,10 @@ def missing_approvals(settings: Settings) -> list[dict[str, Any]]:
         if state["state"] not in OPEN_STATES:
             continue
         campaign = state["campaign"]
-        for ask in api.get(f"/campaigns/{campaign}/plan")["asks"]:
-            wave = "" if ask["wave"] is None else str(ask["wave"])
-            run_id = f"{campaign}__{ask['what']}_{wave}_{ask['plan_sha256'][:12]}_{ask['answers']}"
-            runs.append({"trigger_run_id": run_id, "conf": {"campaign": campaign, "wave": ask["wave"]}})
+        for approval in api.get(f"/campaigns/{campaign}/plan")["asks"]:
+            wave = "" if approval["wave"] is None else str(approval["wave"])
+            run_id = f"{campaign}__{approval['what']}_{wave}_{approval['plan_sha256'][:12]}_{approval['answers']}"
+            runs.append({"trigger_run_id": run_id, "conf": {"campaign": campaign, "wave": approval["wave"]}})
     return runs
 
 
@@ -41,34 +41,36 @@ def question(settings: Settings, campaign: str, wave: int | None) -> dict[str, s
     api = Api(settings)
     state = api.get(f"/campaigns/{campaign}")
     plan_response = api.get(f"/campaigns/{campaign}/plan")
-    ask = next((ask for ask in plan_response["asks"] if ask["wave"] == wave), None)
-    if ask is None:
+    approvals = [approval for approval in plan_response["asks"] if approval["wave"] == wave]
+    if not approvals:
         subject = "the plan" if wave is None else f"the gate of wave {wave}"
         raise Permanent(f"{campaign} asks nobody to approve {subject}: it is {state['state']}, because {state['because']}")
-    subject = {"plan": "the plan", "amendment": "the amended plan", "gate": f"the gate of wave {wave}"}[ask["what"]]
+    approval = approvals[0]
+    subject_by_kind = {"plan": "the plan", "amendment": "the amended plan", "gate": f"the gate of wave {wave}"}
     return {
-        "subject": f"Approve {subject} of {campaign}?",
-        "body": "\n".join(_body(state, plan_response, ask)),
-        "plan_sha256": ask["plan_sha256"],
+        "subject": f"Approve {subject_by_kind[approval['what']]} of {campaign}?",
+        "body": "\n".join(_body(state, plan_response, approval)),
+        "plan_sha256": approval["plan_sha256"],
     }
 
 
-def _body(state: Json, plan_response: Json, ask: Json) -> Iterator[str]:
+def _body(state: Json, plan_response: Json, approval: Json) -> Iterator[str]:
     """Yield the lines of the question: the campaign, its approvals, a table of its waves, its rules, and warnings."""
     plan = plan_response["amended"] or plan_response["plan"]
     yield f"**{state['campaign']}** sends `{plan['data_id']}` to {state['targets']:,} vehicles until {plan['ends']}."
     yield f"It is {state['state']}: {state['because']}. Author: {', '.join(state['authors'])}."
-    yield f"Approved by {', '.join(ask['approved_by']) or 'nobody'} so far; {ask['needed']} have to, and no author of the plan."
+    approvers = ", ".join(approval["approved_by"]) or "nobody"
+    yield f"Approved by {approvers} so far; {approval['needed']} have to, and no author of the plan."
     if plan_response["amended"]:
         yield f"\nThe amendment widens **{', '.join(state['amendment']['widens'])}**."
     yield "\n| wave | targets | released | known | success | gate to the next |\n|---|---|---|---|---|---|"
-    last = len(plan["waves"]) - 1
+    sizes, wave_states = plan_response["waves"], state["waves"]  # an amendment may have waves that are not in these lists
+    last_number = len(plan["waves"]) - 1
     for number, wave in enumerate(plan["waves"]):
-        # An amendment may have more waves than the sizes and states that the API knows.
-        size = f"{plan_response['waves'][number]:,}" if number < len(plan_response["waves"]) else "–"
-        wave_state = state["waves"][number] if number < len(state["waves"]) else {}
+        size = f"{sizes[number]:,}" if number < len(sizes) else "–"
+        wave_state = wave_states[number] if number < len(wave_states) else {}
         counts = " | ".join(str(wave_state.get(name, "–")) for name in ("released", "known", "success"))
-        gate = "–" if number == last else _gate(wave["gate"])
+        gate = "–" if number == last_number else _gate(wave["gate"])
         yield f"| {wave['name']} | {size} | {counts} | {gate} |"
     yield f"\nRate: {_rate(plan['rate'])}. Window: {_window(plan['window'])}."
     for rule in plan_response["rules"]:
@@ -79,13 +81,16 @@ def _body(state: Json, plan_response: Json, ask: Json) -> Iterator[str]:
 
 
 def _gate(gate: Json) -> str:
-    conditions = [f"{name} {gate[name]}" for name in ("released", "known", "success", "soak") if gate[name] not in ("0%", "0s")]
+    """The conditions of a gate in words, such as "success 95%, soak 1h". A condition of zero is left out: it always holds."""
+    nonzero = [name for name in ("released", "known", "success", "soak") if gate[name] not in ("0%", "0s")]
+    conditions = [f"{name} {gate[name]}" for name in nonzero]
     if gate["approve"]:
         conditions.append(f"approved by {gate['approve']}")
     return ", ".join(conditions)
 
 
 def _rate(rate: Any) -> str:
+    """The rate of releases in words: none, a number, or a number that grows with successes."""
     if rate is None:
         return "as many as are connected"
     if isinstance(rate, int):

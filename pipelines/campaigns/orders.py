@@ -38,13 +38,20 @@ def give_order(settings: Settings, do: str, campaign: str, by: str, run_id: str,
     if do == "pass" and wave is None:
         raise Permanent("wave is missing; give the number of the open wave whose gate is to be passed (the first is 0)")
     if do == "refuse" and wave is not None:
-        log.info("gate not approved; it stays held", campaign=campaign, wave=wave)
+        log.info("gate of wave not approved; it stays held", campaign=campaign, wave=wave, by=by)
         return {"campaign": campaign, "do": do, "by": by, "seq": None, "effect": "the gate stays held"}
-    content = repr((run_id, do, campaign, by, sorted(fields.items())))
-    token = hashlib.sha256(content.encode()).hexdigest()[:32]
+    order = repr((run_id, do, campaign, by, sorted(fields.items())))
+    token = hashlib.sha256(order.encode()).hexdigest()[:32]
     body = {name: value for name, value in fields.items() if value is not None} | {"token": token}
     response: dict[str, Any] = Api(settings, by).post(f"/campaigns/{campaign}/{do}", body)
     if response["effect"] == NO_EFFECT:
         raise Permanent(f"{do} of {campaign} is on record as {response['seq']} and had no effect: {response['reason']}")
-    log.info("campaign ordered", campaign=campaign, do=do, by=response["by"], seq=response["seq"], effect=response["effect"])
+    log.info(
+        "order given to campaign",
+        campaign=campaign,
+        order=do,
+        by=response["by"],
+        seq=response["seq"],
+        effect=response["effect"],
+    )
     return response

@@ -30,12 +30,19 @@ MAX_NAMED_FINDINGS = 10  # in the error message
 # The templates of the pages, and `style.html`, which they share with the audit's reports.
 LOADER = ChoiceLoader([PackageLoader("pipelines.campaigns", "pages"), PackageLoader("expectations", "pages")])
 PAGES = Environment(loader=LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-PAGES.filters["url"] = lambda text: quote(str(text), safe="")
-PAGES.filters["instant"] = lambda ms: (
-    "" if ms is None else f"{datetime.fromtimestamp(ms / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
-)
 
 log = structlog.get_logger(__name__)
+
+
+def _local_instant(unix_ms: int | None) -> str:
+    """An instant in the local time zone; empty for None."""
+    if unix_ms is None:
+        return ""
+    return f"{datetime.fromtimestamp(unix_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+PAGES.filters["url"] = lambda text: quote(str(text), safe="")
+PAGES.filters["instant"] = _local_instant
 
 
 def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campaign: str = "", days: float = 0) -> dict[str, Any]:
@@ -49,19 +56,19 @@ def publish_proofs(settings: Settings, catalog: Catalog, now: datetime, *, campa
     """
     names = [campaign] if campaign else _recent_campaigns(catalog, now, days)
     reports = open_reports(settings)
-    findings: dict[str, list[dict[str, Any]]] = {}
+    contradictions: list[str] = []
     for name in names:
         recorded = read_campaign(catalog, name)
-        findings[name] = _publish(reports, name, recorded, now)
-        log.info("campaign verified", campaign=name, facts=len(recorded.facts), findings=len(findings[name]))
+        findings = _publish(reports, name, recorded, now)
+        contradictions += [f"{name}: {_finding_text(finding)}" for finding in findings]
+        log.info("proof of campaign published", campaign=name, facts=len(recorded.facts), contradictions=len(findings))
     index_page = PAGES.get_template("proofs.html").render(proofs=list(_published_proofs(reports)))
     _write(reports, f"{FOLDER}/{INDEX}", index_page)
     address = reports.address(f"{FOLDER}/{INDEX}")
-    texts = [f"{name}: {_finding_text(finding)}" for name, of_campaign in findings.items() for finding in of_campaign]
-    if texts:
-        unnamed = len(texts) - MAX_NAMED_FINDINGS
+    if contradictions:
+        unnamed = len(contradictions) - MAX_NAMED_FINDINGS
         more = f", and {unnamed} more" if unnamed > 0 else ""
-        raise Retryable(f"not proved: {'; '.join(texts[:MAX_NAMED_FINDINGS])}{more}; see {address}")
+        raise Retryable(f"not proved: {'; '.join(contradictions[:MAX_NAMED_FINDINGS])}{more}; see {address}")
     return {"campaigns": len(names), "report": address}
 
 
@@ -73,7 +80,7 @@ def _recent_campaigns(catalog: Catalog, now: datetime, days: float) -> list[str]
 
 
 def _publish(reports: Files, name: str, recorded: LakeRecord, now: datetime) -> list[dict[str, Any]]:
-    """Prove one campaign, and write its page, its proof and its targets. Return the facts that contradict the plan."""
+    """Prove one campaign, and write its page, its proof and its targets. Return the findings: what contradicts its plan."""
     proof = report(recorded.facts, recorded.sent)
     folder = f"{FOLDER}/{_folder(name)}"
     proof_with_names = proof | {"campaign": name, "folder": _folder(name), "as_of": now.isoformat(timespec="seconds")}
@@ -85,7 +92,8 @@ def _publish(reports: Files, name: str, recorded: LakeRecord, now: datetime) -> 
 
 
 def _finding_text(finding: dict[str, Any]) -> str:
-    return " ".join(filter(None, (finding["kind"], finding["vin"], finding["detail"])))
+    parts = (finding["kind"], finding["vin"], finding["detail"])
+    return " ".join(part for part in parts if part)
 
 
 def _folder(name: str) -> str:
@@ -102,17 +110,19 @@ def _targets_csv(campaign: Campaign) -> bytes:
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     if campaign.decided.plan is not None:
-        rows, _ = views.targets(campaign, limit=len(campaign.decided.targets) or 1)  # the limit must not be 0
+        max_rows = max(1, len(campaign.decided.targets))  # the limit must not be 0
+        rows, _ = views.targets(campaign, limit=max_rows)
         writer.writerows(rows)
     return text.getvalue().encode()
 
 
 def _published_proofs(reports: Files) -> Iterator[dict[str, Any]]:
+    """Yield the proofs of all campaigns in the store, ordered by their paths."""
     for path in sorted(reports.below(FOLDER)):
         if not path.endswith(f"/{PROOF}"):
             continue
         content = reports.read(path)
-        if content is not None:  # None if the file was removed since it was listed
+        if content is not None:  # otherwise the file was removed since it was listed
             yield json.loads(content)
 
 

@@ -23,7 +23,7 @@ from manifold.campaigns.plan import Targets as ListSource
 from manifold.campaigns.proposals import LISTS, is_below, target_orders
 from manifold.campaigns.record import read_campaigns
 from manifold.campaigns.standing import Status
-from manifold.contracts import campaigns as r
+from manifold.contracts.campaigns import Target
 from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import ReceiptStatus
 from manifold.contracts.tables import CAMPAIGN_LIST, IDS, OUTCOMES
@@ -67,19 +67,20 @@ def record_targets(
     listed = _resolve_list(settings, spark, catalog, decided.plan.targets)
     if not 0 < len(listed) <= MAX_LIST_ROWS:
         raise Permanent(f"the list of {campaign} has {len(listed)} rows; it must have 1 to {MAX_LIST_ROWS}")
-    report = _audit_list(settings, spark, listed, decided.plan, run_id)
+    report = _audit_list(settings, spark, listed, decided.plan, campaign, run_id)
     listed = listed.sort_by("vin")
     columns = [listed[name].to_pylist() for name in COLUMNS]
-    targets = [r.Target(*row) for row in zip(*columns, strict=True)]
-    on_record = len(decided.targets)
-    if tuple(targets[:on_record]) != decided.targets:
+    targets = [Target(*row) for row in zip(*columns, strict=True)]
+    recorded_targets = len(decided.targets)  # by an earlier attempt, which was interrupted
+    if tuple(targets[:recorded_targets]) != decided.targets:
         raise Permanent(f"a part of another list is on record for {campaign}; refuse it, and propose it under another id")
-    recorded = asyncio.run(_publish(settings, campaign, f"{AUTHOR_PREFIX}{by}", targets[on_record:]))
-    log.info("targets recorded", campaign=campaign, targets=len(targets), orders=recorded)
-    return {"campaign": campaign, "targets": len(targets), "recorded": recorded, "report": report}
+    missing_targets = targets[recorded_targets:]
+    orders = asyncio.run(_record(settings, campaign, f"{AUTHOR_PREFIX}{by}", missing_targets))
+    log.info("targets of campaign recorded", campaign=campaign, targets=len(targets), orders=orders)
+    return {"campaign": campaign, "targets": len(targets), "recorded": orders, "report": report}
 
 
-def _audit_list(settings: Settings, spark: SparkSession, listed: pa.Table, plan: Plan, run_id: str) -> str:
+def _audit_list(settings: Settings, spark: SparkSession, listed: pa.Table, plan: Plan, campaign: str, run_id: str) -> str:
     """Audit the rows of a list; return the address of the report.
 
     Raises:
@@ -107,7 +108,7 @@ def _audit_list(settings: Settings, spark: SparkSession, listed: pa.Table, plan:
     finally:
         rows.unpersist()
     for warning in result.warnings:
-        log.warning("list breaks a rule", run_id=run_id, rule=str(warning))
+        log.warning("list of targets breaks a rule", campaign=campaign, run_id=run_id, rule=str(warning))
     if not result.passed:
         raise Permanent("\n".join([str(result), *map(str, result.failures)]))
     return str(result.report)
@@ -173,16 +174,16 @@ def _batch_targets(settings: Settings, spark: SparkSession, catalog: Catalog, ba
     Raises:
         Permanent: the lake has no such batch.
     """
-    unknown = Permanent(f"the lake has no batch {batch!r}; trigger this after ingest_archives")
+    unknown_batch = Permanent(f"the lake has no batch {batch!r}; trigger this after ingest_archives")
     if not all(catalog.table_exists(table.identifier) for table in (IDS, OUTCOMES)):
-        raise unknown
+        raise unknown_batch
     ids, outcomes = (spark.table(f"{settings.catalog_name}.{table.identifier}") for table in (IDS, OUTCOMES))
     entries = ids.where(sf.col("request_id") == batch).select("vin", "seq", "ts")
-    first, last = entries.agg(sf.min("ts"), sf.max("ts")).collect()[0]
-    if first is None:
-        raise unknown
+    first_ts, last_ts = entries.agg(sf.min("ts"), sf.max("ts")).collect()[0]
+    if first_ts is None:  # there are no entries
+        raise unknown_batch
     # The join alone would suffice, but Iceberg prunes files only by literals.
-    is_in_time = sf.col("accepted_at").between(sf.lit(first), sf.lit(last))
+    is_in_time = sf.col("accepted_at").between(sf.lit(first_ts), sf.lit(last_ts))
     batch_outcomes = outcomes.where(is_in_time).join(entries, ["vin", "seq"])
     # An entry that was withdrawn, but delivered nevertheless, has both outcomes. `min` chooses "delivered", because it comes
     # before "withdrawn" in the alphabet.
@@ -192,11 +193,15 @@ def _batch_targets(settings: Settings, spark: SparkSession, catalog: Catalog, ba
     return pa.table({"vin": vins, "zone": pa.nulls(len(vins), pa.string()), "wave": pa.nulls(len(vins), pa.string())})
 
 
-async def _publish(settings: Settings, campaign: str, by: str, targets: list[r.Target]) -> int:
-    """Send the targets to the recorder as orders, and return the number of orders."""
+async def _record(settings: Settings, campaign: str, by: str, targets: list[Target]) -> int:
+    """Send the targets to the recorder as orders; return the number of orders.
+
+    Raises:
+        Permanent: the recorder refused an order.
+    """
     async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
         receipts = await publisher.orders(target_orders(campaign, by, targets))
-    refused = next((receipt for receipt in receipts if receipt.status is ReceiptStatus.REFUSED), None)
-    if refused is not None:
-        raise Permanent(f"the recorder refused the list of {campaign}: {refused.reason}")
+    for receipt in receipts:
+        if receipt.status is ReceiptStatus.REFUSED:
+            raise Permanent(f"the recorder refused the list of {campaign}: {receipt.reason}")
     return len(receipts)
