@@ -105,7 +105,7 @@ def publish(settings: Settings, options: Namespace) -> str:
         update_report_states(catalog, settings)
         emit_lineage(catalog, settings, run_id)
     except Overtaken as exc:
-        sys.stderr.write(f"{exc}; doing so\n")
+        sys.stderr.write(f"{exc}; run {run_id} is now ingested, audited and published again\n")
         _redo_run(catalog, settings, run_id)
         published = True
     now = datetime.now(UTC)

@@ -96,7 +96,7 @@ def check(settings: Settings, options: Namespace) -> str:
 
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False) -> "Checked":
-    """Compare archive, ledger and tables, of the last `days` or (None or 0) of all time; return the findings.
+    """Compare archive, ledger and tables, of the last `days`, or of all time if it is None or 0; return the findings.
 
     With `repair`, repair what disagrees, and return the findings that remain.
 
@@ -185,8 +185,8 @@ def process_signals(settings: Settings, options: Namespace) -> str:
 @stage(add_run_id)
 def rotate_keys(settings: Settings, _: Namespace) -> str:
     """Rewrap each day's signal key under the key ring's current key; no signal is touched. No Spark."""
-    wrapped, unreadable = rotate_day_keys(settings)
-    return json.dumps({"wrapped": wrapped, "gone": unreadable})
+    rewrapped, unreadable = rotate_day_keys(settings)
+    return json.dumps({"wrapped": rewrapped, "gone": unreadable})
 
 
 @emits_lineage("rotate_keys", reads=["keys"], writes=["keys"])
@@ -194,8 +194,8 @@ def rotate_day_keys(settings: Settings) -> tuple[int, list[str]]:
     """Rewrap the day keys; return the number of rewrapped keys, and the names of the keys that the ring cannot unwrap."""
     from manifold.lake.day_keys import DayKeys
 
-    wrapped, unreadable = DayKeys.of(settings).rotate()
+    rewrapped, unreadable = DayKeys.of(settings).rotate()
     if unreadable:
-        log.warning("key ring cannot unwrap these keys; data sealed under them is unreadable", keys=unreadable)
-    log.info("keys rotated", wrapped=wrapped, gone=len(unreadable))
-    return wrapped, unreadable
+        log.warning("key ring cannot unwrap these day keys; signals sealed under them are unreadable", keys=unreadable)
+    log.info("day keys rewrapped under the key ring's current key", rewrapped=rewrapped, unreadable=len(unreadable))
+    return rewrapped, unreadable
