@@ -94,7 +94,8 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
     versions: dict[str, int] = {}
     for table in tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
-        while (next_step := next(_steps_due(loaded, table), None)) is not None:
+        next_step = next(_steps_due(loaded, table), None)
+        while next_step is not None:
             version, step = next_step
             due = _due(table, version, step, loaded)
             say(f"{table.name}: {step.name} ({step.describe()})")
@@ -102,8 +103,17 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
             _take_step(catalog, table, version, step)
             taken = replace(due, seconds=round(time.monotonic() - began, 1))
             steps.append(taken)
-            log.info("migration step done", **asdict(taken))
-            loaded = catalog.load_table(table.identifier)
+            log.info(
+                "migration step of table taken",
+                table=taken.table,
+                version=taken.version,
+                step=taken.step,
+                description=taken.says,
+                resumed=taken.resumed,
+                seconds=taken.seconds,
+            )
+            loaded = catalog.load_table(table.identifier)  # the step has changed the table
+            next_step = next(_steps_due(loaded, table), None)
         versions[table.name] = version_of(loaded)
     return Migrated(steps, made, versions)
 
@@ -123,11 +133,13 @@ def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]
 
 
 def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
+    """Describe the step to `version`. It was begun before if the table has that version already."""
     has_begun = version <= version_of(loaded)
     return Due(table.name, version, step.name, step.describe(), resumed=has_begun)
 
 
 def _take_step(catalog: Catalog, table: Table, version: int, step: Step) -> None:
+    """Take one step, or complete a step that was begun before."""
     finish_committed_runs(catalog)  # their branches were written for the old schema
     _begin_step(catalog, table, version, step)
     _overtake_open_runs(catalog, table)
@@ -143,11 +155,11 @@ def _begin_step(catalog: Catalog, table: Table, version: int, step: Step) -> Non
     loaded = catalog.load_table(table.identifier)
     if version_of(loaded) >= version:
         return
-    with loaded.transaction() as change:
+    with loaded.transaction() as transaction:
         main_unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
-        add_requirement(change, main_unmoved)
-        step.change(change)
-        change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
+        add_requirement(transaction, main_unmoved)
+        step.change(transaction)
+        transaction.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 
 
 def _overtake_open_runs(catalog: Catalog, table: Table) -> None:
@@ -162,6 +174,7 @@ def _overtake_open_runs(catalog: Catalog, table: Table) -> None:
 
 
 def _publish_empty_run(catalog: Catalog, table: Table) -> None:
+    """Publish a run that adds an empty snapshot, with the table's new schema, to the table and to the ledger."""
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = MaintenanceRun(catalog, "migrate", base, datetime.now(UTC))
     if table is not SEGMENTS:
@@ -174,5 +187,5 @@ def _complete_step(catalog: Catalog, table: Table, step: Step) -> None:
     """Remove the property that marks the step as in progress."""
     loaded = catalog.load_table(table.identifier)
     if MIGRATING + step.name in loaded.properties:
-        with loaded.transaction() as change:
-            change.remove_properties(MIGRATING + step.name)
+        with loaded.transaction() as transaction:
+            transaction.remove_properties(MIGRATING + step.name)

@@ -20,8 +20,8 @@ class Step:
         """Describe the step for people."""
         raise NotImplementedError
 
-    def change(self, change: Transaction) -> None:
-        """Change the table's metadata, unless it has been changed before."""
+    def change(self, transaction: Transaction) -> None:
+        """Stage the step's change of the table's metadata. Each kind of step overrides this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,20 @@ class SetProperties(Step):
 
     def describe(self) -> str:
         """Name the properties."""
-        return f"properties: {', '.join(f'{name}={value}' for name, value in self.values.items())}"
+        assignments = [f"{name}={value}" for name, value in self.values.items()]
+        return f"properties: {', '.join(assignments)}"
 
-    def change(self, change: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Set the properties that the site has not set itself."""
-        current = change.table_metadata.properties
+        current = transaction.table_metadata.properties
         new = {}
         for name, value in self.values.items():
-            is_replaceable = current.get(name) in {None, self.instead_of.get(name)}
-            if is_replaceable:
+            is_unset = current.get(name) is None
+            has_earlier_value = name in self.instead_of and current.get(name) == self.instead_of[name]
+            if is_unset or has_earlier_value:
                 new[name] = value
         if new:
-            change.set_properties(new)
+            transaction.set_properties(new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,12 @@ class AddColumns(Step):
         """Name the columns."""
         return f"new columns: {', '.join(column.name for column in self.columns)}"
 
-    def change(self, change: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Add the missing columns."""
-        existing_names = {field.name for field in change.table_metadata.schema().fields}
+        existing_names = {field.name for field in transaction.table_metadata.schema().fields}
         missing = [column for column in self.columns if column.name not in existing_names]
         if missing:
-            with change.update_schema() as schema:
+            with transaction.update_schema() as schema:
                 for column in missing:
                     schema.add_column(column.name, ICEBERG_TYPES[column.type], column.meaning)
 
@@ -78,11 +80,11 @@ class RenameColumn(Step):
         """Name the old and the new column."""
         return f"column {self.old} becomes {self.new}"
 
-    def change(self, change: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Rename the column, unless it has the new name already."""
-        existing_names = {field.name for field in change.table_metadata.schema().fields}
+        existing_names = {field.name for field in transaction.table_metadata.schema().fields}
         if self.new not in existing_names:
-            with change.update_schema() as schema:
+            with transaction.update_schema() as schema:
                 schema.rename_column(self.old, self.new)
 
 
@@ -96,15 +98,16 @@ class WidenColumn(Step):
 
     def describe(self) -> str:
         """Name the column and its new type."""
-        return f"column {self.column} becomes {self.type}{'' if self.required else ', and may be empty'}"
+        optional = "" if self.required else ", and may be empty"
+        return f"column {self.column} becomes {self.type}{optional}"
 
-    def change(self, change: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Widen the column, unless it has the new type and is as optional as wanted."""
-        current = change.table_metadata.schema().find_field(self.column)
+        current = transaction.table_metadata.schema().find_field(self.column)
         new_type = ICEBERG_TYPES[self.type]
         must_become_optional = current.required and not self.required
         if current.field_type != new_type or must_become_optional:
-            with change.update_schema() as schema:
+            with transaction.update_schema() as schema:
                 schema.update_column(self.column, new_type, required=current.required and self.required)
 
 
@@ -120,14 +123,15 @@ class PartitionBy(Step):
 
     def describe(self) -> str:
         """Name the partition fields."""
-        return f"partitions: {', '.join(f'{transform} of {column}' for column, transform in self.fields) or 'none'}"
+        fields = [f"{transform} of {column}" for column, transform in self.fields]
+        return f"partitions: {', '.join(fields) or 'none'}"
 
-    def change(self, change: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Change the partition spec, unless it has exactly these fields already."""
-        current_names = {field.name for field in change.table_metadata.spec().fields}
+        current_names = {field.name for field in transaction.table_metadata.spec().fields}
         new_fields = {_field_name(column, transform): (column, transform) for column, transform in self.fields}
         if current_names != new_fields.keys():
-            with change.update_spec() as spec:
+            with transaction.update_spec() as spec:
                 for name in sorted(current_names - new_fields.keys()):
                     spec.remove_field(name)
                 for name, (column, transform) in new_fields.items():
@@ -136,5 +140,6 @@ class PartitionBy(Step):
 
 
 def _field_name(column: str, transform: str) -> str:
-    """Name the partition field as `manifold.lake.catalog` does, for example `ts_day`."""
-    return column if transform == "identity" else f"{column}_{transform.split('[')[0]}"
+    """Name the partition field as `manifold.lake.schema` does, for example `ts_day`; without the argument of a transform."""
+    transform_name = transform.split("[")[0]
+    return column if transform == "identity" else f"{column}_{transform_name}"
