@@ -79,14 +79,22 @@ def process_again(
             processed.days.append(day.isoformat())
             processed.rows += counts["rows"]
             processed.unread += counts["unread"]
-            log.info("signals reprocessed", day=day.isoformat(), rows=counts["rows"], rules_version=RULES)
+            log.info(
+                "signals of a day reprocessed",
+                day=day.isoformat(),
+                rows=counts["rows"],
+                unreadable_rows=counts["unread"],
+                rules_version=RULES,
+            )
     return processed
 
 
 def _days_with_signals(catalog: Catalog, start: datetime | None, end: datetime | None) -> list[date]:
     """The days of raw signals that end after `start` and begin before `end`, in order."""
     loaded = catalog.load_table(XRAY_RAW.identifier)
-    days = {day for task in loaded.scan().plan_files() for day in days_of(loaded, task.file)}
+    days: set[date] = set()
+    for task in loaded.scan().plan_files():
+        days.update(days_of(loaded, task.file))
     if start is not None:
         days = {day for day in days if _midnight(day) + ONE_DAY > start}
     if end is not None:
@@ -97,7 +105,7 @@ def _days_with_signals(catalog: Catalog, start: datetime | None, end: datetime |
 def _reprocess_day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, always: bool) -> dict[str, int] | None:
     """Reprocess one day if it is stale, or `always`.
 
-    Return the numbers of `rows` and of `unread` rows, or None if the day was not reprocessed.
+    Return the numbers of `rows` and of `unread` rows, whose payload could not be opened; None if the day was not reprocessed.
     """
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     if not always and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
@@ -126,7 +134,7 @@ def _is_stale(catalog: Catalog, snapshot_id: int, day: date) -> bool:
 
 
 def _process_batches(catalog: Catalog, processing: Processing, snapshot_id: int, day: date) -> Iterator[pa.Table]:
-    """Process the day's raw signals; yield rows of `XRAY_PROCESSED`."""
+    """Process the day's raw signals; yield rows of `XRAY_PROCESSED`. They have the other columns of the raw signals, too."""
     schema = XRAY_PROCESSED.arrow_schema
     scan = catalog.load_table(XRAY_RAW.identifier).scan(_received_on(day), _RAW_COLUMNS, snapshot_id=snapshot_id)
     for batch in scan.to_arrow_batch_reader():
@@ -138,6 +146,7 @@ def _process_batches(catalog: Catalog, processing: Processing, snapshot_id: int,
 
 
 def _received_on(day: date) -> BooleanExpression:
+    """Filter for signals that were received on this day (UTC)."""
     midnight = _midnight(day)
     return And(where(GreaterThanOrEqual, "received_at", midnight), where(LessThan, "received_at", midnight + ONE_DAY))
 
