@@ -34,7 +34,8 @@ def emits_lineage(
         def with_lineage(*args: P.args, **kwargs: P.kwargs) -> R:
             settings = next(argument for argument in (*args, *kwargs.values()) if isinstance(argument, Settings))
             is_enabled = bool(settings.lineage_url.get_secret_value())
-            if not is_enabled or kwargs.get(unless):
+            changes_nothing = bool(kwargs.get(unless))
+            if not is_enabled or changes_nothing:
                 return work(*args, **kwargs)
             from pipelines.lineage.jobs import JobRun
 

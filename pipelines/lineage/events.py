@@ -56,7 +56,7 @@ def start_event(settings: Settings, run: RunName, at: datetime, inputs: Sequence
 def end_event(
     start: Json, result: RunResult, at: datetime, outputs: Sequence[Json] = (), error: str = "", **fields: object
 ) -> Json:
-    """The end event of the run whose start event is `start`. `fields` replace fields of the start event, such as `inputs`.
+    """The end event of the run whose start event is `start`. `fields` replace the event's fields, such as `inputs`.
 
     `error` says why the run failed, and must not contain row values, because it leaves the platform.
     """

@@ -51,13 +51,16 @@ class JobRun:
         start = start_event(self._settings, self._run, self._began, self._places(self._reads))
         with self._log_failures():
             emit(self._settings, [start])
-        run_result, error = RunResult.ABORT, ""  # stays so if an exception outside `Exception` ends the run, such as SystemExit
+        run_result = RunResult.ABORT  # stays so if something other than an `Exception` ends the run, such as SystemExit
+        error = ""
         with recording_commits() as commits:
             token = ENCLOSING_RUN.set(self._run)
             try:
                 result = work()
-                has_problem = bool(getattr(result, "problem", None))
-                run_result, error = (RunResult.FAIL, PROBLEM) if has_problem else (RunResult.COMPLETE, "")
+                if getattr(result, "problem", None):
+                    run_result, error = RunResult.FAIL, PROBLEM
+                else:
+                    run_result = RunResult.COMPLETE
                 return result
             except Exception as exc:
                 run_result, error = RunResult.FAIL, ERROR.format(type(exc).__name__)
@@ -68,7 +71,10 @@ class JobRun:
                     self._emit_end(start, run_result, error, commits)
 
     def _emit_end(self, start: Json, run_result: RunResult, error: str, commits: Committed) -> None:
-        """Emit the end event with the tables that the job read and changed. A failed job may have changed tables, too."""
+        """Emit the end event with the tables that the job read and changed. A failed job may have changed tables, too.
+
+        A changed table is also an input, as it was before the job, unless the job lists it among the tables that it reads.
+        """
         inputs = list(start["inputs"])
         outputs = []
         with self._log_failures():
@@ -91,10 +97,11 @@ class JobRun:
 
     @contextmanager
     def _log_failures(self) -> Iterator[None]:
+        """Log an error in the block, and go on after it."""
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # a failure to emit lineage must not fail the job
-            log.warning("lineage of a job incomplete", job=self._run.job, reason=type(exc).__name__)
+            log.warning("lineage of job incomplete", job=self._run.job, run_id=self._run.run_id, reason=type(exc).__name__)
 
 
 def _changed(
@@ -104,15 +111,15 @@ def _changed(
     since_ms = since.timestamp() * 1000
     committed_ids = {identifier[-1]: set(snapshot_ids) for identifier, snapshot_ids in commits.snapshot_ids.items()}
     for candidate in tables:
-        if not commits.application_ids and candidate.name not in committed_ids:
+        own_ids = committed_ids.get(candidate.name, set())
+        if not own_ids and not commits.application_ids:
             continue
         loaded = catalog.load_table(candidate.identifier)
-        own_ids = committed_ids.get(candidate.name, set())
-        added = [
-            snapshot
-            for snapshot in ancestors(loaded)  # newest first
-            if snapshot.timestamp_ms >= since_ms
-            and (snapshot.snapshot_id in own_ids or properties_of(snapshot).get(APPLICATION) in commits.application_ids)
-        ]
+        added: list[Snapshot] = []
+        for snapshot in ancestors(loaded):  # newest first
+            is_by_pyiceberg = snapshot.snapshot_id in own_ids
+            is_by_spark = properties_of(snapshot).get(APPLICATION) in commits.application_ids
+            if snapshot.timestamp_ms >= since_ms and (is_by_pyiceberg or is_by_spark):
+                added.append(snapshot)
         if added:
             yield loaded, added[::-1]
