@@ -78,8 +78,8 @@ class Streaming:
         self._settings = settings
         self._batch_lock = threading.Lock()  # held while a micro-batch is processed
         self._stopping = threading.Event()
-        self._batch_error: Exception | None = None  # why the last micro-batch failed
-        self._streamed = Streamed()
+        self._batch_error: Exception | None = None  # why a micro-batch failed, which ends the query
+        self._totals = Streamed()
         self._maintained_at = datetime.min.replace(tzinfo=UTC)
         self._trends_drawn_at = datetime.min.replace(tzinfo=UTC)
 
@@ -94,13 +94,13 @@ class Streaming:
         self._spark.dataSource.register(source_of(self._settings))
         if not until_idle:
             self._run_query(stop, processingTime=f"{self._settings.stream_seconds} seconds")
-            return self._streamed
+            return self._totals
         is_idle = False
         while not is_idle and not stop.is_set():
-            batches_before = self._streamed.batches
+            batches_before = self._totals.batches
             self._run_query(stop, availableNow=True)  # ingests at most one micro-batch of the segments that are new at its start
-            is_idle = self._streamed.batches == batches_before
-        return self._streamed
+            is_idle = self._totals.batches == batches_before  # the query found no new segment
+        return self._totals
 
     def _run_query(self, stop: threading.Event, **trigger: Any) -> None:
         """Run one query until it ends by itself or `stop` is set. `trigger` is passed to Spark's `DataStreamWriter.trigger`."""
@@ -138,11 +138,11 @@ class Streaming:
                 self._trends_drawn_at = began
                 draw_trends(self._settings, now=began)
         self._count(segments, rows_by_table)
-        newest = max(segment.began_at or segment.modified_at for segment in segments)
-        lag_s = (datetime.now(UTC) - newest).total_seconds()
+        newest_segment_began = max(segment.began_at or segment.modified_at for segment in segments)
+        lag_s = (datetime.now(UTC) - newest_segment_began).total_seconds()
         LAG_SECONDS.set(lag_s)
         rows_written = sum(rows_by_table.values())
-        log.info("micro-batch published", batch=batch_id, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
+        log.info("micro-batch published", batch_id=batch_id, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
 
     def _ingest(self, segments: list[Segment], now: datetime) -> dict[str, int]:
         """Ingest the segments and populate the queues; return the number of rows written, by table."""
@@ -163,12 +163,13 @@ class Streaming:
             pack_ledger(self._catalog, now=now)
             expire_by_count(self._catalog, self._settings, now=now)
         except Exception as exc:  # noqa: BLE001  # must not fail the published micro-batch; the next hour or garbage collection retries
-            log.warning("snapshot expiry failed; the next hour retries", reason=str(exc))
+            log.warning("stream could not pack the ledger or expire snapshots; retried in an hour", reason=str(exc))
 
     def _count(self, segments: list[Segment], rows_by_table: dict[str, int]) -> None:
-        self._streamed.batches += 1
-        self._streamed.segments += len(segments)
-        self._streamed.rows += sum(rows_by_table.values())
+        """Add a micro-batch to the totals and the metrics."""
+        self._totals.batches += 1
+        self._totals.segments += len(segments)
+        self._totals.rows += sum(rows_by_table.values())
         SEGMENTS.inc(len(segments))
         for table, rows in rows_by_table.items():
             ROWS.labels(table).inc(rows)

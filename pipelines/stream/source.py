@@ -24,7 +24,7 @@ FULL_LISTING_EVERY = timedelta(hours=1)  # between listings of the whole archive
 NO_SEGMENTS = "[]"
 
 
-class Paths(InputPartition):
+class SegmentList(InputPartition):
     """The segments of one micro-batch, as JSON."""
 
 
@@ -37,7 +37,7 @@ class NewSegments(DataSourceStreamReader):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.last = NO_SEGMENTS
+        self.last_offset = NO_SEGMENTS
         self.listed_all_at = datetime.min.replace(tzinfo=UTC)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
@@ -49,12 +49,12 @@ class NewSegments(DataSourceStreamReader):
         new = self._new_segments(datetime.now(UTC))
         if new:
             rows = [(segment.path, segment.stream.value, segment.size, segment.modified_at.isoformat()) for segment in new]
-            self.last = orjson.dumps(rows).decode()
-        return {"segments": self.last}
+            self.last_offset = orjson.dumps(rows).decode()
+        return {"segments": self.last_offset}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """Read all segments in one partition, because a list of paths is small."""
-        return [] if start == end else [Paths(end["segments"])]
+        """Put the segments of the micro-batch in one partition, because a list of paths is small; none if nothing is new."""
+        return [] if start == end else [SegmentList(end["segments"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield one row of `SCHEMA` for each segment."""
@@ -70,7 +70,8 @@ class NewSegments(DataSourceStreamReader):
         first_segments = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
         if lists_all and len(first_segments) <= max_segments:
             self.listed_all_at = now
-        return next(groups_of(first_segments[:max_segments], settings.ingest_max_bytes), [])
+        groups = groups_of(first_segments[:max_segments], settings.ingest_max_bytes)
+        return next(groups, [])  # the segments after the first group are offered the next time
 
 
 def source_of(settings: Settings) -> type[DataSource]:
