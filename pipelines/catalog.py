@@ -72,6 +72,7 @@ def open_lake(settings: Settings) -> Catalog:
 
 
 def _open_and_ping(settings: Settings) -> Catalog:
+    """Open the catalog; raise one of `UNAVAILABLE_ERRORS` if it does not answer."""
     catalog = open_catalog(settings)
     catalog.list_namespaces()  # a request, because opening alone may not connect
     return catalog
@@ -100,8 +101,9 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
 
 
 def _catalog_away(settings: Settings, exc: Exception) -> CatalogAway:
+    """The error for an unavailable catalog. Its message names the address, the cause and the remedy."""
     setting = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
-    address = settings.catalog.split("@")[-1]  # without the password
+    address = _address_of(settings)
     root_causes = _ROOT_CAUSE.findall(str(exc))
     reason = _on_one_line(root_causes[-1] if root_causes else str(exc))
     return CatalogAway(
@@ -112,9 +114,22 @@ def _catalog_away(settings: Settings, exc: Exception) -> CatalogAway:
 
 
 def _log_retry(state: RetryCallState) -> None:
+    """Log a failed attempt of `_open_and_ping`, before the next one."""
+    settings: Settings = state.args[0]
     error = state.outcome.exception() if state.outcome else None
-    log.warning("catalog does not answer; trying again", attempt=state.attempt_number, reason=_on_one_line(str(error)))
+    log.warning(
+        "catalog does not answer; trying again",
+        catalog=_address_of(settings),
+        attempt=state.attempt_number,
+        reason=_on_one_line(str(error)),
+    )
+
+
+def _address_of(settings: Settings) -> str:
+    """The catalog's address, without the login."""
+    return settings.catalog.split("@")[-1]
 
 
 def _on_one_line(text: str) -> str:
+    """The first characters of a text, without line breaks."""
     return " ".join(text.split())[:MAX_REASON_LENGTH]

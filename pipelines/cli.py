@@ -30,9 +30,9 @@ from pipelines.catalog import naming_the_catalog
 from pipelines.stages import Stage, campaigns, ingest, maintenance
 
 DONE, UNFORESEEN, TRY_AGAIN, PERMANENT = 0, 1, 3, 5
-STAGES: dict[str, Stage] = {
-    name: value for family in (ingest, maintenance, campaigns) for name, value in vars(family).items() if isinstance(value, Stage)
-}
+STAGES: dict[str, Stage] = {}
+for _module in (ingest, maintenance, campaigns):
+    STAGES |= {name: value for name, value in vars(_module).items() if isinstance(value, Stage)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,17 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(**overrides)
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
-            answer: dict[str, Any] = json.loads(STAGES[options.stage].run(settings, options))
+            result: dict[str, Any] = json.loads(STAGES[options.stage].run(settings, options))
         status = DONE
     except Exception as exc:  # noqa: BLE001  # the result reports every error
         status, error = _status_and_message(exc, settings)
         sys.stderr.write(f"{error}\n")
-        answer = {"error": error, "again": status != PERMANENT}
-    result = json.dumps(answer | {"seconds": round(time.monotonic() - began, 1)})
+        result = {"error": error, "again": status != PERMANENT}
+    result_line = json.dumps(result | {"seconds": round(time.monotonic() - began, 1)})
     if status == DONE:
-        sys.stdout.write(result + "\n")
+        sys.stdout.write(result_line + "\n")
     if options.result:
-        _write_result(options.result, result, settings)
+        _write_result(options.result, result_line, settings)
     return status
 
 
@@ -68,6 +68,7 @@ def _status_and_message(exc: Exception, settings: Settings | None) -> tuple[int,
             return PERMANENT, str(exc)
         case ManifoldError():
             return TRY_AGAIN, str(exc)
+    # Any other error, or an error of Redis before the settings were read.
     traceback.print_exception(exc)
     return UNFORESEEN, f"unforeseen: {type(exc).__name__}: {' '.join(str(exc).split())[:500]}; doing it again is safe"
 
