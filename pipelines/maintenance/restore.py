@@ -76,7 +76,7 @@ def restore(
         _recreate_unreadable(catalog, settings, without_history=without_history)
         run_id = until_not_overtaken()(lambda: empty_tables(catalog, now))
         ingest_run = Run(spark, catalog, settings, f"{run_id}_again", now)
-        ingest = ingest_in_runs(ingest_run, after_each=lock.check)
+        ingest = ingest_in_runs(ingest_run, after_each=lock.require_held)
     result = Restored(run_id, ingest.ingested.segments, len(ingest.runs))
     log.info("lake restored from the archive", emptying_run_id=run_id, segments=result.segments, ingest_runs=result.runs)
     return result

@@ -108,7 +108,7 @@ def test_a_recorder_missing_from_the_urls_is_noticed(two: tuple[Harness, Harness
 
     with capture_logs() as logs:
         assert not flush(settings(here))
-    assert [(line["recorder"], "MANIFOLD_RECORDER_URLS" in line["reason"]) for line in logs] == [("node=1", True)]
+    assert [(line["service"], "MANIFOLD_RECORDER_URLS" in line["reason"]) for line in logs] == [("node=1", True)]
     assert {d.passed for d in examine(settings(here)) if d.check == "recorders"} == {False}
     assert {d.passed for d in examine(settings(f"{here},{there}")) if d.check == "recorders"} == {True}
     assert flush(settings(f"{here},{there}"))

@@ -133,7 +133,7 @@ def test_a_release_under_way_when_its_campaigner_dies_is_not_repeated(world: Wor
             published = len(first.log.read_text())
             with world.platform.tap.standing_still(), world.platform.blocking() as redis:
                 redis.hset(keys.presence(comes), mapping={"connected": "yes", "since": wall_clock_ms()})
-                await asyncio.to_thread(wait_until, lambda: "publishing a campaign" in first.log.read_text()[published:])
+                await asyncio.to_thread(wait_until, lambda: "publishing campaign message" in first.log.read_text()[published:])
                 first.kill()
             await asyncio.to_thread(world.start_campaigner, "b")
             await fleet.connect([comes])
@@ -206,7 +206,7 @@ def test_what_a_dead_campaigner_had_published_is_on_record_before_another_decide
         first = world.start_campaigner("a")
 
         def publishes(server: Server, before: int) -> bool:
-            return "publishing a campaign" in server.log.read_text()[before:]
+            return "publishing campaign message" in server.log.read_text()[before:]
 
         async def play() -> Fleet:
             async with Fleet(world.settings, targets) as fleet:
