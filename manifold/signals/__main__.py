@@ -8,7 +8,7 @@ from manifold.signals import Signals
 
 
 async def serve(settings: Settings) -> None:
-    """Run until the stop event is set."""
+    """Run until SIGTERM or SIGINT."""
     await Signals(settings).run(stop_event())
 
 

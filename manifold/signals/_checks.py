@@ -24,9 +24,9 @@ class Checks:
     """Limits and secrets that messages are checked against."""
 
     secrets: Sequence[str]
-    tolerance_s: float = 300.0
-    nonce_s: float = 3600.0
-    max_payload: int = 1 << 20
+    tolerance_s: float = 300.0  # by how much the sender's clock may deviate
+    nonce_s: float = 3600.0  # how long nonces are kept, so also the maximum age of a signed timestamp
+    max_payload: int = 1 << 20  # characters of a signal's payload
 
     @classmethod
     def of(cls, settings: Settings, secrets: Sequence[str]) -> "Checks":
@@ -61,11 +61,11 @@ class Checks:
             return None
         if refusal := check_signature(received, device_id, self.secrets):
             return refusal
-        waited_s = received.waited_s + (now - received.at) / timedelta(seconds=1)
+        max_wait_s = received.max_wait_s + (now - received.at) / timedelta(seconds=1)
         if received.redelivered:  # RabbitMQ sets this flag: a door held the message before, for an unknown time
-            waited_s = self.nonce_s
-        limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "max_age_s": self.nonce_s}
-        return check_freshness(received.header(TIMESTAMP) or "", now, **limits)
+            max_wait_s = self.nonce_s
+        timestamp = received.header(TIMESTAMP) or ""
+        return check_freshness(timestamp, now, tolerance_s=self.tolerance_s, max_wait_s=max_wait_s, max_age_s=self.nonce_s)
 
 
 def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
@@ -106,13 +106,15 @@ def check_headers(received: Received, parsed: RawSignal | DeviceStatus) -> Refus
 
     A missing header is accepted here. The signature check requires some headers itself.
     """
-    content_type = (received.content_type or received.header("content-type") or JSON_TYPES[0]).partition(";")[0].strip().lower()
-    if content_type not in JSON_TYPES:
+    content_type = received.content_type or received.header("content-type") or JSON_TYPES[0]
+    media_type = content_type.partition(";")[0].strip().lower()  # without its parameters
+    if media_type not in JSON_TYPES:
         return Refusal(Code.SCHEMA_ERROR, "the content type is not JSON", f"content-type: {JSON_TYPES[0]}")
-    if (device := received.header(DEVICE)) is not None and device != parsed.device_id:
+    device_id = received.header(DEVICE)
+    if device_id is not None and device_id != parsed.device_id:
         return Refusal(Code.SCHEMA_ERROR, "header and body name different devices", f"{DEVICE}: the body's deviceId")
-    version = parsed.schema_version if isinstance(parsed, RawSignal) else None
-    if version is not None and received.header(VERSION) not in (None, version):
+    version = received.header(VERSION)
+    if isinstance(parsed, RawSignal) and version is not None and version != parsed.schema_version:
         return Refusal(Code.SCHEMA_ERROR, "header and body name different versions", f"{VERSION}: the body's schemaVersion")
     correlation_id = received.header(CORRELATION)
     if correlation_id is not None and not UUID_4.fullmatch(correlation_id):
@@ -126,16 +128,16 @@ def check_headers(received: Received, parsed: RawSignal | DeviceStatus) -> Refus
 def _accepted(received: Received, parsed: RawSignal | DeviceStatus, body: bytes, *, signed: bool) -> Accepted:
     """Build the accepted message. A sender may choose the idempotency key of a signal, but not that of a device status."""
     if isinstance(parsed, RawSignal):
-        plain, content = parsed.payload_bytes, idempotency_key(parsed)
-        key = received.header(IDEMPOTENCY) or content
+        payload, signal_digest = parsed.payload_bytes, idempotency_key(parsed)
+        key = received.header(IDEMPOTENCY) or signal_digest
     else:
-        plain, content = body, hashlib.sha256(body).hexdigest()
-        key = content
+        payload, signal_digest = body, hashlib.sha256(body).hexdigest()
+        key = signal_digest
     return Accepted(
         received=received,
         parsed=parsed,
-        plain=plain,
-        content=content,
+        payload=payload,
+        signal_digest=signal_digest,
         key=key,
         body_digest=hashlib.sha256(received.body).hexdigest(),
         nonce=received.header(NONCE) if signed else None,

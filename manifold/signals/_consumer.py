@@ -5,6 +5,7 @@ import contextlib
 import random
 import time
 from collections import deque
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
@@ -26,16 +27,25 @@ from manifold.signals._state import StateFile
 
 DEPTH_CHECK_S = 1.0  # between two checks of the queue depths
 REPAIR_S = 5.0  # between two declarations of the topology
-SAVE_S = 10.0  # between two saves of the time when the raw queue was last empty
+SAVE_S = 10.0  # between two saves of the time until which the backlog was delivered
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.5, 15.0  # backoff between connection attempts
+MAX_COUNTED_FAILURES = 10  # by then, the backoff has long reached its maximum
 GROUP_BYTES = 4 << 20  # body bytes settled as one group
 MAX_GROUPS_PUBLISHING = 2  # groups that wait for their confirms while the next group is judged and recorded
 # Above this number of held-back messages, or of bytes in their bodies, consumers are not replaced: no more messages are delivered
 # than the prefetch of the current consumers allows.
 MAX_HELD_BACK, MAX_HELD_BACK_BYTES = 1000, 32 << 20
+# Queues whose depth is measured in addition to that of the signal queues.
 OTHER_QUEUES = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
+
+
+class _UnfinishedGroup(NamedTuple):
+    """A judged and recorded group, which `task` publishes and acknowledges. The group claims `keys` until then."""
+
+    task: asyncio.Task[None]
+    keys: frozenset[Key]
 
 
 class Consumer:
@@ -47,6 +57,7 @@ class Consumer:
         self.backlog = Backlogs(self._signal_queues, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
         self.in_hand = 0  # messages delivered and not acknowledged
         self._settings, self._processor, self._state = settings, processor, state
+        # RabbitMQ delivers no more than the prefetch, which the groups being published and the next group share equally.
         self._group_size = max(1, settings.signals_prefetch // (MAX_GROUPS_PUBLISHING + 1))
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
@@ -79,13 +90,12 @@ class Consumer:
                 why = message_of(exc)
             if self._stopping.is_set():
                 return
-            if (
-                self._settled_groups > settled_before
-            ):  # mere connecting does not reset the backoff: such a session may fail at once
+            # A session that only connects, and then fails at once, does not reset the backoff.
+            if self._settled_groups > settled_before:
                 failures = 0
-            self._set_problem(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
+            self._set_problem(f"not connected to RabbitMQ at {_host_and_port(settings)}: {why}")
             pause_s = min(RECONNECT_MAX_S, RECONNECT_MIN_S * 2**failures)
-            failures = min(failures + 1, 10)
+            failures = min(failures + 1, MAX_COUNTED_FAILURES)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * random.uniform(0.5, 1)):
                     await self._stopping.wait()
@@ -94,7 +104,7 @@ class Consumer:
         """Consume until the session is lost or the door stops; then settle the messages in hand."""
         self._waiting.clear()  # messages of the previous session, which RabbitMQ redelivers
         self.backlog.connection_lost()
-        session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
+        session.max_wait_s = lambda queue: self.backlog.queue_age_s(queue, time.time())
         await self._check_depths(session)
         self._session = session
         settling = asyncio.create_task(self._settle_all(session), name="signals.settle")
@@ -107,33 +117,36 @@ class Consumer:
                 await session.stop_consuming()
         finally:
             session.end("its work has ended")
-            self._arrived.set()
+            self._arrived.set()  # wakes `settling`, which ends with the session
             try:  # let groups finish: the next session appends to the same journal as this one
                 await asyncio.wait((settling,))
             finally:  # reached early if this wait is cancelled, as on process shutdown
                 settling.cancel()
                 # Cancelling a call closes its channel, on which messages are acknowledged. So this comes after `settling`.
                 checking.cancel()
-                session.leave()
+                session.ignore_deliveries()
                 self._held_back.clear()
                 self._session, self.in_hand = None, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
         await asyncio.wait((checking,))
         if not checking.cancelled():
-            checking.result()
-        settling.result()
+            checking.result()  # raises the error that ended the checks
+        settling.result()  # raises the error that ended the settling
+
+    @property
+    def _consumed_queues(self) -> list[str]:
+        """The queues of signals and of dead-letter copies and, if the settings say so, that of device statuses."""
+        status = [topology.STATUS] if self._settings.signals_reads_status else []
+        return [*self._signal_queues, topology.DEAD_COPY, *status]
 
     async def _consume(self, session: Session) -> None:
-        """Start to consume signals, copies of dead letters and, if the settings say so, device statuses."""
-        for queue in self._signal_queues:
-            await session.consume(queue, self._take)
-        await session.consume(topology.DEAD_COPY, self._take)
-        if self._settings.signals_reads_status:
-            await session.consume(topology.STATUS, self._take)
+        """Start to consume every queue."""
+        for queue in self._consumed_queues:
+            await session.consume(queue, self._on_received)
 
-    def _take(self, received: Received) -> None:
-        """Note a delivery, and wake the task that settles messages."""
+    def _on_received(self, received: Received) -> None:
+        """Count a delivered message, append it to the waiting ones, and wake the task that settles them."""
         self.backlog.record_delivery(received.queue)
         self._waiting.append(received)
         self.in_hand += 1
@@ -146,44 +159,41 @@ class Consumer:
         While earlier groups are published and acknowledged, the next group is judged and recorded. A chunk of held-back messages
         is a group that was judged and recorded before; it starts once all earlier groups have finished.
         """
-        finishing = deque[
-            tuple[asyncio.Task[None], frozenset[Key]]
-        ]()  # tasks, oldest first, with the keys that each group claims
+        unfinished = deque[_UnfinishedGroup]()  # oldest first
         try:
             while not session.lost.done() or (self._stopping.is_set() and self._waiting):
-                while finishing and finishing[0][0].done():
-                    finishing.popleft()[0].result()
+                while unfinished and unfinished[0].task.done():
+                    unfinished.popleft().task.result()  # raises the error of a failed group
                 if self._held_back.is_due and not self._stopping.is_set():
-                    while finishing:
-                        await finishing.popleft()[0]
-                    disposition = self._held_back.take(self._group_size)
+                    while unfinished:
+                        await unfinished.popleft().task
+                    disposition = self._held_back.take_chunk(self._group_size)
                 elif self._waiting:
-                    claimed = self._held_back.keys.union(*(keys for _, keys in finishing))
-                    disposition = await self._processor.begin(self._next_group(), claimed)
-                    if len(finishing) == MAX_GROUPS_PUBLISHING:
-                        await finishing.popleft()[0]
+                    keys_in_progress = self._held_back.keys.union(*(group.keys for group in unfinished))
+                    disposition = await self._processor.begin(self._next_group(), keys_in_progress)
+                    if len(unfinished) == MAX_GROUPS_PUBLISHING:
+                        await unfinished.popleft().task
                 else:
                     self._arrived.clear()
                     await self._arrived.wait()
                     continue
-                previous = finishing[-1][0] if finishing else None
+                previous = unfinished[-1].task if unfinished else None
                 task = asyncio.create_task(self._finish(disposition, session, previous), name="signals.finish")
                 task.add_done_callback(lambda _: self._arrived.set())
-                finishing.append((task, disposition.held))
-            for task, _ in finishing:
-                await task
+                unfinished.append(_UnfinishedGroup(task, disposition.claimed_keys))
+            for group in unfinished:
+                await group.task
         except asyncio.CancelledError:
-            for task, _ in finishing:
-                task.cancel()
+            for group in unfinished:
+                group.task.cancel()
             raise
         finally:
-            await asyncio.gather(*(task for task, _ in finishing), return_exceptions=True)
+            await asyncio.gather(*(group.task for group in unfinished), return_exceptions=True)
 
     def _next_group(self) -> list[Received]:
-        """Take the waiting messages of the next group, oldest first.
+        """Remove the messages of the next group from the waiting ones and return them, oldest first.
 
-        A group has at most one of `MAX_GROUPS_PUBLISHING` + 1 equal parts of the prefetch; the groups being published use the
-        other parts.
+        A group has at most `_group_size` messages, and ends with the message that brings its bodies to `GROUP_BYTES` or more.
         """
         group, body_bytes = list[Received](), 0
         while self._waiting and body_bytes < GROUP_BYTES and len(group) < self._group_size:
@@ -205,7 +215,7 @@ class Consumer:
         _metrics.IN_HAND.set(self.in_hand)
 
     async def _check_periodically(self, session: Session) -> None:
-        """Check the queue depths, replace full consumers, repair the topology and save the backlog's time, until cancelled."""
+        """Check queue depths, replace full consumers, repair the topology and save the state of the backlog, until cancelled."""
         saved_at = repaired_at = time.monotonic()
         while True:
             await asyncio.sleep(DEPTH_CHECK_S)
@@ -214,14 +224,16 @@ class Consumer:
             if time.monotonic() - repaired_at > REPAIR_S:
                 await session.repair_topology()
                 repaired_at = time.monotonic()
-            if time.monotonic() - saved_at > SAVE_S and self.backlog.empty_at > self._state.state.empty_at:
-                await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
+            delivered_until = self.backlog.delivered_until
+            if time.monotonic() - saved_at > SAVE_S and delivered_until > self._state.state.empty_at:
+                await asyncio.to_thread(self._state.save_delivered_until, delivered_until)
                 saved_at = time.monotonic()
 
     async def _replace_full_consumers(self, session: Session) -> None:
-        """Replace consumers of whose prefetch held-back messages use up half, so that RabbitMQ still delivers other messages."""
+        """Replace each consumer half of whose prefetch is used up by held-back messages, so that it gets other messages, too."""
         held_back = self._held_back
-        if self._stopping.is_set() or len(held_back) > MAX_HELD_BACK or held_back.body_bytes > MAX_HELD_BACK_BYTES:
+        has_too_many = len(held_back) > MAX_HELD_BACK or held_back.body_bytes > MAX_HELD_BACK_BYTES
+        if self._stopping.is_set() or has_too_many:
             return
         for consumer, count in held_back.by_consumer.items():
             if count >= self._settings.signals_prefetch / 2:
@@ -238,17 +250,16 @@ class Consumer:
         _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))
 
     def _set_problem(self, problem: str | None) -> None:
-        """Note why nothing is consumed, and log a new reason. None: consumption has started, which is always logged."""
+        """Set why nothing is consumed, and log a new reason. None: consumption has started, which is always logged."""
         if problem is not None and problem != self.problem:
             log.warning("rabbitmq unavailable; consumption paused", reason=problem)
         if problem is None:
-            status = [topology.STATUS] if self._settings.signals_reads_status else []
-            log.info("consuming", queues=[*self._signal_queues, *status])
+            log.info("consuming from rabbitmq", queues=self._consumed_queues)
         self.problem = problem
         _metrics.CONNECTED.set(problem is None)
 
 
-def _without_password(settings: Settings) -> str:
-    """Return host and port of RabbitMQ."""
+def _host_and_port(settings: Settings) -> str:
+    """Return `<host>:<port>` of RabbitMQ, without user and password; only the host if the URL has no port."""
     parts = urlsplit(shown_url(settings))
     return f"{parts.hostname}:{parts.port or ''}".rstrip(":")

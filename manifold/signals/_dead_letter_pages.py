@@ -31,14 +31,14 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
 
         `whole` is false if more may follow.
         """
-        requested, code = request.query.get("count", ""), request.query.get("code", "")
-        is_number = requested.isascii() and requested.isdigit()
-        count = min(int(requested), MAX_PAGE_SIZE) if is_number else PAGE_SIZE
+        requested_count, code = request.query.get("count", ""), request.query.get("code", "")
+        is_number = requested_count.isascii() and requested_count.isdigit()
+        count = min(int(requested_count), MAX_PAGE_SIZE) if is_number else PAGE_SIZE
         page = list[dict[str, Any]]()
         is_complete = True
         async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
-            async for letter in _oldest_first(letters):
-                if letter is None or len(page) == count:  # None: `MAX_BYTES` were read
+            async for letter, bytes_read in _oldest_first(letters):
+                if bytes_read > MAX_BYTES or len(page) == count:
                     is_complete = False
                     break
                 if not code or letter.code == code:
@@ -49,8 +49,8 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
         """Return one letter with its body, or 404 if there is none at this place within the first `MAX_BYTES`."""
         place = int(request.match_info["place"])
         async with one_at_a_time, asyncio.timeout(TIMEOUT_S), open_dead_letters(settings) as letters:
-            async for letter in _oldest_first(letters):
-                if letter is None:
+            async for letter, bytes_read in _oldest_first(letters):
+                if bytes_read > MAX_BYTES:
                     break
                 if letter.place == place:
                     return web.json_response(_to_json(letters, letter) | {"body": letter.body.decode("utf-8", "replace")})
@@ -59,23 +59,18 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
     return [web.get(PATH, _unavailable_as_503(ls)), web.get(PATH + "/{place:[0-9]{1,6}}", _unavailable_as_503(show))]
 
 
-async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
-    """Yield each letter with its place, holding one letter in memory at a time.
-
-    Once more than `MAX_BYTES` of bodies were read, yield None instead of the next letter, and stop.
-    """
+async def _oldest_first(letters: DeadLetters) -> AsyncIterator[tuple[DeadLetter, int]]:
+    """Yield each letter with its place, and the bytes of all bodies read so far; hold one letter in memory at a time."""
     place, bytes_read = 0, 0
     while taken := await letters.take_oldest(1):
         [letter] = taken
         place += 1
         bytes_read += len(letter.body)
-        if bytes_read > MAX_BYTES:
-            yield None
-            return
-        yield replace(letter, place=place)
+        yield replace(letter, place=place), bytes_read
 
 
 def _to_json(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
+    """Return the JSON of a letter, with how the door would judge it now."""
     return letter.to_json() | {"would_be": letters.verdict_now(letter)}
 
 

@@ -23,7 +23,7 @@ class ForeignBindings:
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        self._own_route = _OWN_ROUTES.get(queue, _PARTITION_ROUTE)
+        self._own_route = _OWN_ROUTES.get(queue, _PARTITION_ROUTE)  # a queue without a route of its own is a partition
         self._logged: set[tuple[str, str]] = set()
 
     def is_own(self, exchange: str, key: str) -> bool:
@@ -33,12 +33,8 @@ class ForeignBindings:
         """
         return (exchange, key) == self._own_route or not exchange
 
-    def count_message(self, exchange: str, key: str) -> bool:
-        """Count a message that arrived by a foreign binding; return whether to judge it.
-
-        A dead letter that a binding leads back here is not judged: it is already in the dead-letter queue, and the same binding
-        would return it after each refusal.
-        """
+    def count_message(self, exchange: str, key: str) -> None:
+        """Count a message that arrived by a foreign binding, and log its route if it is a new one."""
         _metrics.FOREIGN.labels(self.queue).inc()
         if (exchange, key) not in self._logged and len(self._logged) < MAX_LOGGED_ROUTES:
             self._logged.add((exchange, key))
@@ -48,4 +44,12 @@ class ForeignBindings:
                 exchange=exchange,
                 routing_key=key,
             )
-        return (exchange, key) != (topology.DEAD_EXCHANGE, topology.DEAD)
+
+
+def is_dead_letter_route(exchange: str, key: str) -> bool:
+    """Whether this is the route of dead letters.
+
+    If a foreign binding leads dead letters back to the door, it must not judge them: they are already in the dead-letter queue,
+    and the same binding would return them after each refusal.
+    """
+    return (exchange, key) == (topology.DEAD_EXCHANGE, topology.DEAD)

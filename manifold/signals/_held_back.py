@@ -13,7 +13,7 @@ RETRY_S = 2.0  # between attempts while a queue rejects publishes
 class HeldBack:
     """Held-back messages of one session, oldest first.
 
-    `wake` is called when a chunk is due; `is_due` is true until it is taken.
+    When a chunk of them is due to be published again, `is_due` becomes true until `take_chunk`, and `wake` is called.
     """
 
     def __init__(self, retry: Retry, wake: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ class HeldBack:
     @property
     def keys(self) -> frozenset[Key]:
         """Keys of the held-back signals; another message with one of them is a duplicate."""
-        return self._disposition.held
+        return self._disposition.claimed_keys
 
     @property
     def body_bytes(self) -> int:
@@ -46,12 +46,12 @@ class HeldBack:
         """Hold back the rejected messages of a group, which may be none. If any message waits, schedule the next attempt."""
         self._disposition.add(rejected)
         self._tags.extend(received.tag for received in rejected.received)
-        self._report({*self._disposition.rejected_by.values()})
+        self._report(set(self._disposition.rejected_by.values()))
         if self._tags and self._timer is None and not self.is_due:
             delay_s = RETRY_S if rejected.received else 0  # no rejection: the queue accepts messages, so retry at once
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._set_due)
 
-    def take(self, max_messages: int) -> Disposition:
+    def take_chunk(self, max_messages: int) -> Disposition:
         """Remove and return the next chunk, of at most `max_messages`; the caller passes the messages rejected again to `add`."""
         self.is_due = False
         count = min(max_messages, len(self._tags))
@@ -63,7 +63,8 @@ class HeldBack:
         """Drop all messages: the session has ended, and RabbitMQ redelivers them."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self.is_due, self._disposition = None, False, Disposition()
+        self._timer, self.is_due = None, False
+        self._disposition = Disposition()
         self._tags.clear()
         self._report(set())
 

@@ -26,7 +26,8 @@ class Claim(StrEnum):
     CONFLICT = "conflict"  # the key was used for other content
 
 
-CLAIM, RELEASE = (Script(name, prepends=NO_SHARED_CODE, package="manifold.signals") for name in ("claim", "release"))
+CLAIM = Script("claim", prepends=NO_SHARED_CODE, package="manifold.signals")
+RELEASE = Script("release", prepends=NO_SHARED_CODE, package="manifold.signals")
 
 
 class IdempotencyStore:
@@ -50,16 +51,16 @@ class IdempotencyStore:
         replies = await self._run([("EVALSHA", CLAIM.sha, *self._claim_arguments(message, now)) for message in group])
         return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
 
-    async def done(self, group: Sequence[Accepted]) -> None:
+    async def mark_processed(self, group: Sequence[Accepted]) -> None:
         """Mark these signals processed: messages with their keys are duplicates from now on."""
         await self._run(
-            [("SET", _key(message), keys.done(message.content, message.holder), "EX", self._key_s) for message in group]
+            [("SET", _key(message), keys.done(message.signal_digest, message.holder), "EX", self._key_s) for message in group]
         )
 
     async def release(self, group: Sequence[Accepted]) -> None:
         """Release the keys of signals that were not processed, so that a retry can claim them again."""
         await self._run(
-            [("EVALSHA", RELEASE.sha, 1, _key(message), keys.claimed(message.content, message.holder)) for message in group]
+            [("EVALSHA", RELEASE.sha, 1, _key(message), keys.claimed(message.signal_digest, message.holder)) for message in group]
         )
 
     def _claim_arguments(self, message: Accepted, now: float) -> tuple[Any, ...]:
@@ -69,23 +70,16 @@ class IdempotencyStore:
         an interval of time. The hash of the current generation comes first, because the script stores a new nonce in that hash.
         The hash of the next generation follows, because a door whose clock is ahead stores nonces there already.
         """
-        claimed_for = keys.digest(message.content), keys.digest(message.holder), self._key_s
+        key_values = keys.digest(message.signal_digest), keys.digest(message.holder), self._key_s
         if message.nonce is None:
-            return (1, _key(message), *claimed_for)
+            return (1, _key(message), *key_values)
         current, device_id = int(now // self._generation_s), message.parsed.device_id
         earlier = range(current - keys.GENERATIONS, current)
         generations = (current, current + 1, *earlier)
         hashes = [keys.nonces(device_id, generation) for generation in generations]
-        kept_s = (keys.GENERATIONS + 1) * self._generation_s
-        return (
-            1 + len(hashes),
-            _key(message),
-            *hashes,
-            *claimed_for,
-            bytes.fromhex(message.nonce),
-            _nonce_binding(message),
-            kept_s,
-        )
+        hash_retention_s = (keys.GENERATIONS + 1) * self._generation_s
+        nonce_values = bytes.fromhex(message.nonce), _nonce_binding(message), hash_retention_s
+        return (1 + len(hashes), _key(message), *hashes, *key_values, *nonce_values)
 
     async def _run(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """Run the commands in one round trip; return their replies, or raise the first error among them as a RedisError."""

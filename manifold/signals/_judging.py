@@ -1,4 +1,4 @@
-"""Judges a group: checks, claims and processes every message."""
+"""Judges a group of messages: checks each, claims its idempotency key and nonce, and processes it."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -28,64 +28,73 @@ class Judge:
         self._checks, self._store, self._bounds, self._retry = checks, store, bounds, retry
         self._max_retries = max_retries
 
-    async def disposition_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
+    async def disposition_of(self, group: Sequence[Received], keys_in_progress: Collection[Key]) -> Disposition:
         """Decide about each message of the group, without recording or publishing anything.
 
-        `held_before` contains the keys of the groups being published. A message with one of these keys is a duplicate.
+        `keys_in_progress` are the keys of earlier groups that are not acknowledged yet. A message with one of these keys is a
+        duplicate.
         """
-        disposition, now = Disposition(), datetime.now(UTC)
+        disposition = Disposition()
+        accepted = await self._check_all(group, disposition)
+        claims = list[Claim]()
+        if accepted:
+            claims = await self._retry.until_done("Redis", lambda: self._store.claim(accepted))
+        claimed_keys = set(keys_in_progress)
+        for message, claim in zip(accepted, claims, strict=True):
+            disposition.add_accepted(message, claim, claimed_keys)
+        await self._process(disposition)
+        disposition.refuse_exhausted(self._max_retries)
+        return disposition
+
+    async def _check_all(self, group: Sequence[Received], disposition: Disposition) -> list[Accepted]:
+        """Check the messages of a group; return those that passed, and add all others to the disposition."""
+        now = datetime.now(UTC)
         accepted = list[Accepted]()
         for received in group:
             if received.is_copy:
-                disposition.note_copy(received)
+                disposition.add_copy(received)
                 continue
             try:
-                judged = await self._judge(received, now)
+                judged = await self._check(received, now)
             except Exception as exc:  # isolate unexpected failures to one message
-                log.exception("check raised an unexpected error", correlation_id=received.correlation_id)
-                disposition.later.append((received, f"check raised an unexpected error: {type(exc).__name__}"))
+                correlation_id = received.correlation_id
+                log.exception("check raised an unexpected error", queue=received.queue, correlation_id=correlation_id)
+                disposition.to_retry.append((received, f"check raised an unexpected error: {type(exc).__name__}"))
                 continue
             if isinstance(judged, Refusal):
                 disposition.refuse(received, judged)
             else:
                 accepted.append(judged)
-        claims = list[Claim]()
-        if accepted:
-            claims = await self._retry.until_done("Redis", lambda: self._store.claim(accepted))
-        held = set(held_before)
-        for message, claim in zip(accepted, claims, strict=True):
-            disposition.note(message, claim, held)
-        await self._process(disposition)
-        disposition.give_up(self._max_retries)
-        return disposition
+        return accepted
 
-    async def _judge(self, received: Received, now: datetime) -> Judged:
+    async def _check(self, received: Received, now: datetime) -> Judged:
         """Check one message; in a thread if its body is large, or may be large once inflated."""
         if len(received.body) > MAX_BYTES_IN_LOOP or received.content_encoding:
             return await asyncio.to_thread(self._checks.judge, received, now)
         return self._checks.judge(received, now)
 
     async def _process(self, disposition: Disposition) -> None:
-        """Derive the readings and anomalies of the signals in the group.
+        """Derive the readings and anomalies of the group's signals.
 
         They go to the processed queue only; ingest derives the rows of the tables from the archive. If a signal cannot be
         processed, its idempotency claim is released and the signal is retried later.
         """
         failed: list[Accepted] = []
-        for message in disposition.taken:
-            if not isinstance(message.parsed, RawSignal):
+        for message in disposition.claimed:
+            if not isinstance(message.parsed, RawSignal):  # a device status needs no processing
                 continue
             try:
-                if len(message.plain) > MAX_BYTES_IN_LOOP:
-                    data = await asyncio.to_thread(process, message.plain, self._bounds)
+                if len(message.payload) > MAX_BYTES_IN_LOOP:
+                    data = await asyncio.to_thread(process, message.payload, self._bounds)
                 else:
-                    data = process(message.plain, self._bounds)
+                    data = process(message.payload, self._bounds)
             except Exception as exc:  # isolate unexpected failures to one message
-                log.exception("signal processing failed", correlation_id=message.correlation_id)
-                disposition.later.append((message.received, f"processing failed: {type(exc).__name__}"))
+                ids = {"device_id": message.parsed.device_id, "correlation_id": message.correlation_id}
+                log.exception("signal processing raised an unexpected error", **ids)
+                disposition.to_retry.append((message.received, f"processing failed: {type(exc).__name__}"))
                 failed.append(message)
             else:
-                disposition.data[message.received.tag] = data
+                disposition.processed_data[message.received.tag] = data
         if failed:
-            disposition.taken = [message for message in disposition.taken if message not in failed]
+            disposition.claimed = [message for message in disposition.claimed if message not in failed]
             await self._retry.until_done("Redis", lambda: self._store.release(failed))

@@ -45,9 +45,9 @@ class Outgoing:
     """One message to publish."""
 
     exchange: str
-    key: str
+    key: str  # routing key
     message: Message
-    mandatory: bool = True
+    mandatory: bool = True  # whether RabbitMQ returns the message if no queue is bound for it
 
 
 def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
@@ -59,7 +59,7 @@ def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: dat
     properties: dict[str, Any] = {
         "content_type": JSON,
         "delivery_mode": PERSISTENT,
-        "message_id": message.content,
+        "message_id": message.signal_digest,
         "timestamp": at,
     }
     return Outgoing(topology.EXCHANGE, topology.PROCESSED, Message(body, headers=headers, **properties))
@@ -68,7 +68,7 @@ def processed(message: Accepted, parsed: RawSignal, data: ProcessedData, at: dat
 def retry(received: Received, after_ms: int, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:
     """Build the same message for redelivery after `after_ms`. `max_properties`: maximum bytes of its properties."""
     headers = {RETRY_COUNT: received.retry_count + 1}
-    message = _forwarded(received, headers, max_properties, expiration=timedelta(milliseconds=after_ms))
+    message = _copy_of(received, headers, max_properties, expiration=timedelta(milliseconds=after_ms))
     return Outgoing(topology.DEAD_EXCHANGE, topology.RETRY, message)
 
 
@@ -86,7 +86,7 @@ def back_off_ms(retry_count: int, *, at_random: float | None = None) -> int:
 
 def dead_letter(received: Received, report: ErrorReport, *, max_properties: int = MAX_PROPERTIES) -> Outgoing:
     """Build the same message with its error report in a header. `max_properties`: maximum bytes of its properties."""
-    message = _forwarded(received, {ERROR: report.to_json().decode()}, max_properties)
+    message = _copy_of(received, {ERROR: report.to_json().decode()}, max_properties)
     return Outgoing(topology.DEAD_EXCHANGE, topology.DEAD, message)
 
 
@@ -96,10 +96,14 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
     Return None if the sender asked for no reply, or if `reply_to` is too long or names one of the door's own queues.
     """
     reply_to = received.reply_to
-    if not reply_to or not _fits(reply_to) or reply_to in topology.OWN_QUEUES:
+    if not reply_to or not _fits_short_string(reply_to) or reply_to in topology.OWN_QUEUES:
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
-    correlation_id = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
+    correlation_id: str | None = None
+    if _fits_short_string(received.correlation_property):
+        correlation_id = received.correlation_property
+    elif _fits_short_string(report.correlation_id):
+        correlation_id = report.correlation_id
     properties: dict[str, Any] = {
         "content_type": JSON,
         "delivery_mode": PERSISTENT,
@@ -109,18 +113,23 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
     return Outgoing("", reply_to, Message(report.to_json(), headers=headers, **properties), mandatory=False)
 
 
-def _fits(text: str | None) -> bool:
+def _fits_short_string(text: str | None) -> bool:
     """Whether the text can be sent as a short string property; false for None and the empty text."""
-    return bool(text) and len(str(text).encode()) <= MAX_SHORT_STRING_BYTES
+    if not text:
+        return False
+    return len(text.encode()) <= MAX_SHORT_STRING_BYTES
 
 
-def _forwarded(received: Received, added: dict[str, Any], max_properties: int, *, expiration: timedelta | None = None) -> Message:
-    """Build a copy with the same body, and with all properties and headers that do not select routes.
+def _copy_of(
+    received: Received, own_headers: dict[str, Any], max_properties: int, *, expiration: timedelta | None = None
+) -> Message:
+    """Build a copy with the same body, with all properties and headers that do not select routes, and with `own_headers`.
 
     If RabbitMQ would not accept these properties, build the copy without the sender's headers.
     """
     queue = topology.STATUS if received.is_status else topology.RAW
-    headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
+    sender_headers = {name: value for name, value in received.headers.items() if name not in ROUTES}
+    headers = sender_headers | own_headers | {QUEUE: queue}
     kept = {name: getattr(received.message, name, None) for name in KEPT_PROPERTIES}
     if kept["reply_to"] == DIRECT_REPLY_TO:
         kept["reply_to"] = None

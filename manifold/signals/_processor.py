@@ -1,4 +1,4 @@
-"""Processes a group of messages: judge, claim, seal, journal, publish, mark done, acknowledge, in that order.
+"""Processes a group of messages: judge, claim, seal, journal, publish, mark processed, acknowledge, in that order.
 
 If the door dies before the acknowledgement, RabbitMQ redelivers the message. The journal may then contain the message twice, and
 the lake deduplicates it. The processed message may be published twice, both times with the same id.
@@ -29,9 +29,9 @@ class Processor:
         self._store, self._retry = store, retry
         self.tracing: Tracing | None = None  # None: tracing is off
 
-    async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Disposition:
-        """Decide about a group and record it on disk; `held_before` contains the keys of unfinished groups."""
-        disposition = await self._judge.disposition_of(group, held_before)
+    async def begin(self, group: Sequence[Received], keys_in_progress: Collection[Key]) -> Disposition:
+        """Decide about a group and record it on disk; `keys_in_progress` are those of earlier, unacknowledged groups."""
+        disposition = await self._judge.disposition_of(group, keys_in_progress)
         await self._recording.record(disposition)
         return disposition
 
@@ -58,8 +58,8 @@ class Processor:
         group = disposition.received
         if not group:
             return rejected
-        if disposition.taken:
-            await self._retry.until_done("Redis", lambda: self._store.done(disposition.taken))
+        if disposition.claimed:
+            await self._retry.until_done("Redis", lambda: self._store.mark_processed(disposition.claimed))
         if one_by_one or rejected.rejected_by:
             await session.ack_each(group)
         else:

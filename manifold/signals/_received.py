@@ -45,34 +45,31 @@ SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth",
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Received:
-    """One delivery.
-
-    `waited_s` is the longest time in seconds that the message may have waited in its queue, by the door's knowledge.
-    """
+    """One delivered message."""
 
     queue: str
     body: bytes
     headers: Mapping[str, Any]
-    at: datetime
-    waited_s: float = 0.0
+    at: datetime  # when it arrived at the door
+    max_wait_s: float = 0.0  # how many seconds it may have waited in its queue before
     content_type: str | None = None
     content_encoding: str | None = None
     reply_to: str | None = None
     correlation_property: str | None = None
-    tag: int = 0
+    tag: int = 0  # delivery tag
     redelivered: bool = False
     consumer: str = ""  # consumer tag
     message: AbstractIncomingMessage | None = field(default=None, repr=False)  # None only for a dead letter that is judged again
 
     @classmethod
-    def of(cls, queue: str, message: AbstractIncomingMessage, waited_s: float) -> "Received":
+    def of(cls, queue: str, message: AbstractIncomingMessage, max_wait_s: float) -> "Received":
         """Build from a delivery that arrives now."""
         return cls(
             queue=queue,
             body=message.body,
             headers=message.headers,
             at=datetime.now(UTC),
-            waited_s=waited_s,
+            max_wait_s=max_wait_s,
             content_type=message.content_type,
             content_encoding=message.content_encoding,
             reply_to=message.reply_to,
@@ -86,11 +83,12 @@ class Received:
     def header(self, name: str) -> str | None:
         """Return a header with a text, bytes or integer value as text; None if it is missing or has a value of another type."""
         value = self.headers.get(name)
-        if type(value) is str:
+        if isinstance(value, str):
             return value
         if isinstance(value, bytes | bytearray):
-            value = bytes(value).decode("utf-8", "replace")
-        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+            return bytes(value).decode("utf-8", "replace")
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        return str(value) if is_integer else None
 
     @property
     def is_status(self) -> bool:
@@ -106,7 +104,7 @@ class Received:
         return self.queue == topology.DEAD_COPY
 
     @property
-    def was_seen(self) -> bool:
+    def is_recorded_copy(self) -> bool:
         """Whether this dead-letter copy is already recorded.
 
         A door records each message that it refuses, and adds an error header. A message that expired in its queue was not
@@ -125,9 +123,10 @@ class Received:
         return hashlib.sha256(hashlib.sha256(self.body).digest() + stable.encode("utf-8", "replace")).hexdigest()
 
     def _property(self, name: str) -> object:
-        """Return a property of the message as sent: None for a message id that the door assigned itself."""
+        """Return a property of the message as its sender set it: None for a message id that the door assigned itself."""
         value = getattr(self.message, name, None)
-        return None if name == "message_id" and isinstance(value, str) and value.startswith(OWN_ID) else value
+        is_own_id = name == "message_id" and isinstance(value, str) and value.startswith(OWN_ID)
+        return None if is_own_id else value
 
     @property
     def retry_count(self) -> int:
@@ -150,8 +149,8 @@ class Accepted:
 
     received: Received
     parsed: RawSignal | DeviceStatus
-    plain: bytes  # decoded payload; for a status, the body
-    content: str  # digest of the signal's content
+    payload: bytes  # decoded payload of a signal; for a status, the body
+    signal_digest: str  # of a signal's device, instant and payload; of a status's body
     key: str  # idempotency key
     body_digest: str  # SHA-256 of the bytes as delivered
     nonce: str | None  # None: signatures are off
@@ -165,7 +164,7 @@ class Accepted:
     @property
     def identity(self) -> str:
         """Identifies this message uniquely: device, content, idempotency key and holder."""
-        return f"{self.parsed.device_id} {self.content} {self.key} {self.holder}"
+        return f"{self.parsed.device_id} {self.signal_digest} {self.key} {self.holder}"
 
 
 Judged = Accepted | Refusal

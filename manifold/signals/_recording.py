@@ -23,68 +23,60 @@ class Recording:
     """Writes groups to the journal. Set `seqs` before the first group."""
 
     def __init__(
-        self, keys: DayKeys, journal: Journal, wait_until_may_record: Callable[[], Awaitable[None]], retry: Retry
+        self, day_keys: DayKeys, journal: Journal, wait_until_may_record: Callable[[], Awaitable[None]], retry: Retry
     ) -> None:
         self.seqs: SeqSource
-        self._keys, self._journal, self._wait_until_may_record, self._retry = keys, journal, wait_until_may_record, retry
+        self._day_keys, self._journal, self._retry = day_keys, journal, retry
+        self._wait_until_may_record = wait_until_may_record
         self._recorded = Recorded()
         self._day: date | None = None  # day of the cached key
 
     async def record(self, disposition: Disposition) -> None:
-        """Write the accepted and refused messages to disk, except those that are already in the journal."""
-        taken = [message for message in disposition.taken if message.identity not in self._recorded]
-        all_refused = (*disposition.refused, *disposition.expired)
+        """Write the claimed, refused and expired messages to disk, except those that are already in the journal."""
+        claimed = [message for message in disposition.claimed if message.identity not in self._recorded]
+        all_refused = disposition.refused + disposition.expired
         refused = [message for message in all_refused if message.digest not in self._recorded]
-        if taken or refused:
+        if claimed or refused:
             await self._wait_until_may_record()
             envelopes = await self._retry.until_done(
-                "the storage of day keys", lambda: self._seal_in_thread_if_slow(taken, refused)
+                "the storage of day keys", lambda: self._seal_in_thread_if_slow(claimed, refused)
             )
             await self._journal.append(envelopes)
-            self._recorded.add(_identities(taken, refused))
+            self._recorded.add(_identities(claimed, refused))
 
     def forget(self, disposition: Disposition) -> None:
         """Forget the messages of an acknowledged group: a message with the same identity counts as a new message from now on."""
-        self._recorded.forget(_identities(disposition.taken, [*disposition.refused, *disposition.expired]))
+        self._recorded.forget(_identities(disposition.claimed, disposition.refused + disposition.expired))
 
-    async def _seal_in_thread_if_slow(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+    async def _seal_in_thread_if_slow(self, claimed: list[Accepted], refused: list[Refused]) -> list[Envelope]:
         """Seal the messages; in a thread if they are large, or if a new day's key must be read or created."""
-        taken_bytes = sum(len(message.plain) for message in taken)
+        claimed_bytes = sum(len(message.payload) for message in claimed)
         refused_bytes = sum(len(message.received.body) for message in refused)
         today = datetime.now(UTC).date()
-        if taken_bytes + refused_bytes <= MAX_BYTES_IN_LOOP and today == self._day:
-            return self._seal(taken, refused)
-        envelopes = await asyncio.to_thread(self._seal, taken, refused)
+        if claimed_bytes + refused_bytes <= MAX_BYTES_IN_LOOP and today == self._day:
+            return self._seal(claimed, refused)
+        envelopes = await asyncio.to_thread(self._seal, claimed, refused)
         self._day = today
         return envelopes
 
-    def _seal(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
-        """Build the envelopes of a group, with seqs and sealed payloads."""
-        envelopes = []
-        for message in taken:
-            seq, at = self.seqs.next(), message.received.at
-            if isinstance(message.parsed, RawSignal):
-                sealed = self._keys.seal(message.plain, seq=seq)
-                from_headers = {"key": message.key, "correlation_id": message.correlation_id}
-                envelopes.append(raw_envelope(seq, at, message.parsed, sealed, payload=message.plain, **from_headers))
-            else:
-                envelopes.append(status_envelope(seq, at, message.parsed, correlation_id=message.correlation_id))
-        for refused_message in refused:
-            received = refused_message.received
-            seq = self.seqs.next()
-            stream = Stream.XRAY_STATUS if received.is_status else Stream.XRAY_RAW
-            sealed = self._keys.seal(received.body, seq=seq)
-            envelope = refused_envelope(
-                seq,
-                received.at,
-                stream,
-                refused_message.refusal,
-                sealed,
-                devices=refused_message.stated.devices,
-                digest=refused_message.digest,
-            )
-            envelopes.append(envelope)
-        return envelopes
+    def _seal(self, claimed: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+        """Build the envelopes of a group, with seqs; the payloads of signals and the bodies of refused messages are sealed."""
+        return [self._envelope_of(message) for message in claimed] + [self._envelope_of_refused(message) for message in refused]
+
+    def _envelope_of(self, message: Accepted) -> Envelope:
+        seq, at, correlation_id = self.seqs.next(), message.received.at, message.correlation_id
+        if not isinstance(message.parsed, RawSignal):
+            return status_envelope(seq, at, message.parsed, correlation_id=correlation_id)
+        sealed = self._day_keys.seal(message.payload, seq=seq)
+        ids = {"key": message.key, "correlation_id": correlation_id}
+        return raw_envelope(seq, at, message.parsed, sealed, payload=message.payload, **ids)
+
+    def _envelope_of_refused(self, message: Refused) -> Envelope:
+        received, seq = message.received, self.seqs.next()
+        stream = Stream.XRAY_STATUS if received.is_status else Stream.XRAY_RAW
+        sealed = self._day_keys.seal(received.body, seq=seq)
+        devices = message.stated.devices
+        return refused_envelope(seq, received.at, stream, message.refusal, sealed, devices=devices, digest=message.digest)
 
 
 class Recorded:
@@ -115,5 +107,5 @@ class Recorded:
             self._identities.pop(identity, None)
 
 
-def _identities(taken: list[Accepted], refused: list[Refused]) -> list[str]:
-    return [*(message.identity for message in taken), *(message.digest for message in refused)]
+def _identities(claimed: list[Accepted], refused: list[Refused]) -> list[str]:
+    return [message.identity for message in claimed] + [message.digest for message in refused]

@@ -1,4 +1,4 @@
-"""Retries for the servers that the door depends on."""
+"""Retries of operations on servers, and the state of what the door depends on: servers, and queues that may be full."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,10 +18,13 @@ log = structlog.get_logger(__name__)
 
 
 class Retry:
-    """Retries operations until they succeed. Several operations may wait at the same time, each for its own server."""
+    """Retries operations until they succeed, and keeps the problem of each server or full queue that the door waits for.
+
+    Several operations may wait at the same time, each for its own dependency.
+    """
 
     def __init__(self) -> None:
-        self._problems: dict[str, str] = {}  # by name of the server or full queue
+        self._problems: dict[str, str] = {}  # by dependency: the name of a server or full queue
 
     @property
     def problem(self) -> str | None:
@@ -29,7 +32,10 @@ class Retry:
         return "; ".join(self._problems.values()) or None
 
     async def until_done(self, server: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Retry `work` until it succeeds; return its result. RabbitMQ keeps the messages until then."""
+        """Run `work`, and again while it fails because `server` is unavailable; return its result.
+
+        RabbitMQ keeps the messages until then.
+        """
         while True:
             try:
                 result = await work()
@@ -40,15 +46,18 @@ class Retry:
                 self.set_problem(server, None)
                 return result
 
-    def set_problem(self, server: str, problem: str | None) -> None:
-        """Set the problem of a server or full queue, or clear it with None. Log a new problem, and the end of the last one."""
-        problem_before, is_new = self.problem, server not in self._problems
-        if problem is None:
-            self._problems.pop(server, None)
-        else:
-            self._problems[server] = problem
-        if is_new and problem is not None:
-            log.warning("waiting for dependency", server=server, reason=problem)
-        if problem_before is not None and self.problem is None:
-            log.info("dependency available again")
-        _metrics.WAITING.set(bool(self._problems.keys() - topology.OWN_QUEUES))  # a full queue blocks only its own messages
+    def set_problem(self, dependency: str, problem: str | None) -> None:
+        """Set the problem of a server or full queue, or clear it with None.
+
+        The beginning and the end of a problem are logged, but not a change of its text.
+        """
+        had_problem = dependency in self._problems
+        if problem is not None:
+            self._problems[dependency] = problem
+            if not had_problem:
+                log.warning("waiting for dependency", dependency=dependency, reason=problem)
+        elif had_problem:
+            del self._problems[dependency]
+            log.info("dependency available again", dependency=dependency, still_unavailable=sorted(self._problems))
+        unavailable_servers = self._problems.keys() - topology.OWN_QUEUES  # a full queue blocks only its own messages
+        _metrics.WAITING.set(bool(unavailable_servers))

@@ -48,8 +48,8 @@ class Signals:
     """One AMQP door. `run` serves until `stop` is set, then settles the messages in hand."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, node, folder = settings, settings.signals_node, settings.signals_journal_folder
-        retry_s = settings.journal_retry_seconds
+        self._settings = settings
+        node, folder, retry_s = settings.signals_node, settings.signals_journal_folder, settings.journal_retry_seconds
         self._redis = connect(settings.signals_redis, socket_connect_timeout=2, socket_timeout=5)
         self._state, self._folder = StateFile(folder), JournalFolder(folder)
         self._journal = Journal(
@@ -57,21 +57,24 @@ class Signals:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_ended=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),  # a lambda, because `_writer` is created below
         )
         self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
         self._writer = SegmentWriter(self._journal, self._segments, self._state.remember_seq, node=node, retry_s=retry_s)
         archive_claims = ArchiveClaims(settings.archive, settings.s3, node)
         redis_claims = [RedisClaims(self._redis, node)]
         self._lease = Lease(node, self._folder, archive_claims, redis_claims, lease_s=settings.node_lease_seconds)
-        self._secrets, self._keys = hmac_secrets(settings), DayKeys.of(settings)
-        self._retry, store = Retry(), IdempotencyStore(self._redis, settings)
+        self._secrets = hmac_secrets(settings)
+        self._day_keys = DayKeys.of(settings)
+        self._retry = Retry()
+        store = IdempotencyStore(self._redis, settings)
         checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
         judge = Judge(checks, store, bounds, self._retry, max_retries=settings.signals_max_retries)
-        self._recording = Recording(self._keys, self._journal, self._lease.wait_until_held, self._retry)
+        self._recording = Recording(self._day_keys, self._journal, self._lease.wait_until_held, self._retry)
         publishing = Publishing(self._retry, confirm_s=settings.signals_confirm_seconds)
         processor = Processor(judge, self._recording, publishing, store, self._retry)
-        processor.tracing = self._tracing = Tracing.of(settings)
+        self._tracing = Tracing.of(settings)
+        processor.tracing = self._tracing
         processor.log_accepted = settings.signals_log_accepted
         self._consumer = Consumer(settings, processor, self._state, self._retry)
 
@@ -100,9 +103,9 @@ class Signals:
     def health(self) -> Health:
         """Report healthy while the door consumes, reaches its servers, finds no target queue full, and can write to disk."""
         consumer = self._consumer
-        required = (self._consumer, self._retry, self._journal)
-        problems = [part.problem for part in (*required, self._writer, self._lease) if part.problem is not None]
-        is_healthy = all(part.problem is None for part in required)
+        required_parts = (consumer, self._retry, self._journal)
+        problems = [part.problem for part in (*required_parts, self._writer, self._lease) if part.problem is not None]
+        is_healthy = all(part.problem is None for part in required_parts)
         details = {
             "problems": problems,
             "signatures": "required" if self._secrets else "not asked for: no secret is set",
@@ -117,52 +120,70 @@ class Signals:
     async def _work(self, stop: asyncio.Event) -> None:
         """Start, and consume until stopped or until the lease is lost; then settle the messages in hand and release the lease."""
         stopping = asyncio.ensure_future(stop.wait())
-        start = asyncio.ensure_future(self._start())
-        await asyncio.wait((stopping, start), return_when=asyncio.FIRST_COMPLETED)
-        if not start.done():
-            start.cancel()
+        starting = asyncio.ensure_future(self._start())
+        await asyncio.wait((stopping, starting), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():  # stopped before the start has finished
+            starting.cancel()
             return
-        start.result()
-        lease = asyncio.ensure_future(self._lease.renew_until_lost())
-        writing = asyncio.ensure_future(self._writer.run())
-        watching = asyncio.ensure_future(watch_lag(_metrics.LOOP_LAG_SECONDS.set))
-        tasks = (stopping, lease, writing, watching)
-        consumer = asyncio.create_task(self._consumer.run(), name="signals.consumer")
+        starting.result()  # raises the error of a failed start
+        renewing_lease = asyncio.ensure_future(self._lease.renew_until_lost())
+        writing_segments = asyncio.ensure_future(self._writer.run())
+        watching_lag = asyncio.ensure_future(watch_lag(_metrics.LOOP_LAG_SECONDS.set))
+        consuming = asyncio.create_task(self._consumer.run(), name="signals.consumer")
         try:
-            await asyncio.wait((consumer, lease, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if consumer.done():
-                consumer.result()
-            await self._finish(consumer)
+            await asyncio.wait((consuming, renewing_lease, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if consuming.done():
+                consuming.result()  # raises the error that ended it
+            await self._finish(consuming)
         finally:
-            for task in (consumer, *tasks):
+            tasks = (consuming, stopping, renewing_lease, writing_segments, watching_lag)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(consumer, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._lease.release()
         if self._lease.lost is not None:
             raise Permanent(self._lease.lost)
 
     async def _start(self) -> None:
-        """Recover the journal and the state of the previous run, and take the lease."""
+        """Recover the journal and the state of the previous run, and take the lease.
+
+        Raises:
+            Permanent: the key ring is missing, or another door has this node number.
+        """
         if not self._secrets:
             log.warning("signatures disabled: no HMAC secret; set MANIFOLD_SIGNALS_HMAC_SECRET")
-        self._keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
+        self._day_keys.ring.current  # noqa: B018  # fail on a missing key ring before consuming
         recovered = self._journal.recover()
         state = self._state.load()
-        last = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, self._settings.signals_node)
-        self._recording.seqs = await self._lease.take(last)
-        self._consumer.backlog.empty_at = state.empty_at
-        log.info("door started", last_seq=last, journal_files=len(recovered), signatures=bool(self._secrets))
+        node = self._settings.signals_node
+        last_assigned_seq = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
+        self._recording.seqs = await self._lease.take(last_assigned_seq)
+        self._consumer.backlog.delivered_until = state.empty_at
+        log.info(
+            "door started",
+            node=node,
+            last_seq=last_assigned_seq,
+            recovered_journal_files=len(recovered),
+            signatures_required=bool(self._secrets),
+        )
 
-    async def _finish(self, consumer: "asyncio.Task[None]") -> None:
-        """Stop consuming, settle the messages in hand, and seal the journal, within `STOP_WAIT_S`."""
+    async def _finish(self, consuming: "asyncio.Task[None]") -> None:
+        """Stop consuming, settle the messages in hand, and seal the journal.
+
+        Work that does not finish within `STOP_WAIT_S` is left to RabbitMQ and to the next start.
+        """
         self._consumer.stop()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await asyncio.wait((consumer,))
+                await asyncio.wait((consuming,))
                 self._journal.rotate()
                 await asyncio.gather(*(file.sealed.wait() for file in self._journal.files))
         except TimeoutError:
-            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files), in_hand=self._consumer.in_hand)
+            log.warning(
+                "shutdown timed out; rabbitmq redelivers unacknowledged messages, and the next start seals the journal",
+                unsealed_journal_files=len(self._journal.files),
+                unacknowledged_messages=self._consumer.in_hand,
+            )
 
     async def _flush(self, _: web.Request) -> web.Response:
         return await flush_journal(self._journal, self._writer, self._settings.signals_node)

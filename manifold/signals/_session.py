@@ -18,7 +18,7 @@ from aiormq import Channel
 from aiormq.abc import DeliveredMessage
 
 from manifold.settings import Settings
-from manifold.signals._foreign_bindings import ForeignBindings
+from manifold.signals._foreign_bindings import ForeignBindings, is_dead_letter_route
 from manifold.signals._outgoing import MAX_PROPERTIES, Outgoing
 from manifold.signals._received import Received
 from manifold.signals._topology import assert_topology, repair_topology
@@ -28,7 +28,7 @@ from manifold.signals.compat import accept_any_properties
 SESSION_ERRORS = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 FRAME_OVERHEAD = 64  # bytes of a frame that are not available for properties
 
-Take = Callable[[Received], None]
+OnReceived = Callable[[Received], None]
 
 
 class PublishRejectedError(AMQPError):
@@ -41,24 +41,30 @@ class Session:
     Once `lost` is done, nothing can be acknowledged any more, and RabbitMQ redelivers the unacknowledged messages.
     """
 
-    def __init__(self, consuming: AbstractChannel, publishing: AbstractChannel, under_in: Channel, under_out: Channel) -> None:
-        self._consuming, self._under_in, self._under_out = consuming, under_in, under_out
-        self._consumers: dict[str, tuple[ForeignBindings, Take]] = {}  # by consumer tag
+    def __init__(
+        self, consuming: AbstractChannel, publishing: AbstractChannel, aiormq_consuming: Channel, aiormq_publishing: Channel
+    ) -> None:
+        self._consuming = consuming
+        # The channels of aiormq below those of aio-pika.
+        self._aiormq_consuming, self._aiormq_publishing = aiormq_consuming, aiormq_publishing
+        self._consumers: dict[str, tuple[ForeignBindings, OnReceived]] = {}  # by consumer tag
         self._consumer_numbers = itertools.count()  # for consumer tags
         self._ignores_deliveries = False
         self._unroutable: str | None = None  # exchange and key of a message that RabbitMQ returned as unroutable
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.max_properties = MAX_PROPERTIES  # bytes of a message's properties; fewer if the server's frames are small
-        self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long a message from the queue may have waited
-        self.repair: Callable[[], Awaitable[None]]  # declares missing topology
-        self.ready: Callable[[], Awaitable[None]]  # waits until the server reads what is published
+        # How many seconds a message that arrives now from the queue with this name may have waited there.
+        self.max_wait_s: Callable[[str], float] = lambda _: 0.0
+        # `open_session` sets both: `repair` declares missing topology; `ready` waits until the server reads what is published.
+        self.repair: Callable[[], Awaitable[None]]
+        self.ready: Callable[[], Awaitable[None]]
         for channel in (consuming, publishing):
             channel.close_callbacks.add(lambda _, why: self.end(_close_reason(why)))
-        under_out.on_return_callbacks.add(self._note_return)
+        aiormq_publishing.on_return_callbacks.add(self._on_unroutable)
 
-    async def consume(self, queue: str, take: Take) -> None:
-        """Deliver the messages of the queue to `take` from now on."""
-        await self._consume(ForeignBindings(queue), take)
+    async def consume(self, queue: str, on_received: OnReceived) -> None:
+        """Call `on_received` for each message of the queue from now on."""
+        await self._consume(ForeignBindings(queue), on_received)
 
     async def replace_consumer(self, consumer: str) -> None:
         """Replace a consumer by a new one on the same queue, with a fresh prefetch window.
@@ -66,9 +72,9 @@ class Session:
         Messages delivered to the old consumer can still be acknowledged.
         """
         if consumer in self._consumers:
-            bindings, take = self._consumers[consumer]
+            bindings, on_received = self._consumers[consumer]
             await self._cancel(consumer)
-            await self._consume(bindings, take)
+            await self._consume(bindings, on_received)
 
     async def stop_consuming(self) -> None:
         """Cancel all consumers; delivered messages can still be acknowledged."""
@@ -84,16 +90,16 @@ class Session:
         for received in messages:
             await _ack(received)
 
-    async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
         """Publish in order and wait for the confirms; return for each message None if it is confirmed, else the error.
 
         There is no timeout. The error is `PublishRejectedError` for a full queue, and one of `SESSION_ERRORS` for a lost
         connection. Once RabbitMQ has returned an unroutable message, every message confirmed afterwards gets an `AMQPError`, too
-        (see `_note_return`).
+        (see `_on_unroutable`).
         """
-        return await asyncio.gather(*map(self._publish_one, out))
+        return await asyncio.gather(*(self._publish_one(outgoing) for outgoing in messages))
 
-    def leave(self) -> None:
+    def ignore_deliveries(self) -> None:
         """Ignore further deliveries; RabbitMQ redelivers them in the next session."""
         self._ignores_deliveries = True
 
@@ -118,7 +124,7 @@ class Session:
             await self.repair()
 
     def end(self, why: str) -> None:
-        """Mark the session as ended."""
+        """Mark the session as ended, for the reason `why`. Later reasons are ignored."""
         if not self.lost.done():
             self.lost.set_result(why)
 
@@ -127,7 +133,7 @@ class Session:
         try:
             with lost_connection_as_error():
                 # aio-pika's own `publish` would wait until each message is written before it accepts the next one.
-                await self._under_out.basic_publish(
+                await self._aiormq_publishing.basic_publish(
                     outgoing.message.body,
                     exchange=outgoing.exchange,
                     routing_key=outgoing.key,
@@ -135,7 +141,7 @@ class Session:
                     mandatory=outgoing.mandatory,
                     wait=False,
                 )
-        except DeliveryError:
+        except DeliveryError:  # a nack
             return PublishRejectedError("rejected")
         except SESSION_ERRORS as exc:
             return exc
@@ -143,37 +149,42 @@ class Session:
             return AMQPError(f"RabbitMQ returned a message as unroutable: {self._unroutable}")
         return None
 
-    def _note_return(self, message: DeliveredMessage) -> None:
-        """Note that RabbitMQ returned an unroutable message, which it then confirms like any other.
+    def _on_unroutable(self, message: DeliveredMessage) -> None:
+        """Remember that RabbitMQ returned an unroutable message, which it then confirms like any other.
 
         aiormq identifies the returned message by its message id only. Senders choose message ids, so another message that waits
         for its confirm may have the same id. That is why no message is trusted to be routed after this.
         """
         self._unroutable = f"{message.exchange} with key {message.routing_key}"
 
-    async def _consume(self, bindings: ForeignBindings, take: Take) -> None:
-        """Consume the queue of `bindings` into `take`; dead letters that arrive by a foreign binding are only acknowledged."""
+    async def _consume(self, bindings: ForeignBindings, on_received: OnReceived) -> None:
+        """Consume the queue of `bindings`, and call `on_received` for each message.
+
+        Dead letters that arrive by a foreign binding are only counted and acknowledged.
+        """
 
         async def receive(delivery: DeliveredMessage) -> None:
             if self._ignores_deliveries:
                 return
             message = aio_pika.IncomingMessage(delivery)
             exchange, key = message.exchange or "", message.routing_key or ""
-            if bindings.is_own(exchange, key) or bindings.count_message(exchange, key):
-                take(Received.of(bindings.queue, message, self.waited_s(bindings.queue)))
-            else:
-                with contextlib.suppress(*SESSION_ERRORS):  # if the connection is lost, `lost` is set elsewhere
-                    await message.ack()
+            if not bindings.is_own(exchange, key):
+                bindings.count_message(exchange, key)
+                if is_dead_letter_route(exchange, key):
+                    with contextlib.suppress(*SESSION_ERRORS):  # if the connection is lost, `lost` is set elsewhere
+                        await message.ack()
+                    return
+            on_received(Received.of(bindings.queue, message, self.max_wait_s(bindings.queue)))
 
         consumer = f"door-{next(self._consumer_numbers)}"
-        self._consumers[consumer] = bindings, take
+        self._consumers[consumer] = bindings, on_received
         with lost_connection_as_error():  # aio-pika's own `consume` would start another task for each message
-            await self._under_in.basic_consume(bindings.queue, receive, consumer_tag=consumer)
+            await self._aiormq_consuming.basic_consume(bindings.queue, receive, consumer_tag=consumer)
 
     async def _cancel(self, consumer: str) -> None:
         del self._consumers[consumer]
         with lost_connection_as_error():
-            await self._under_in.basic_cancel(consumer)
+            await self._aiormq_consuming.basic_cancel(consumer)
 
 
 @asynccontextmanager
@@ -191,19 +202,20 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
             connection_out = await _connect(stack, url, settings, "out")
             await assert_topology(connection_in, partitions=settings.signals_partitions)
             consuming = await connection_in.channel(publisher_confirms=False)
-            publishing = await connection_out.channel(publisher_confirms=True)  # `_note_return` handles unroutable messages
+            publishing = await connection_out.channel(publisher_confirms=True)  # `_on_unroutable` handles unroutable messages
             await consuming.set_qos(prefetch_count=settings.signals_prefetch)
         # Only the underlying aiormq channels have the methods and callbacks that a session uses. aio-pika returns them as an
         # abstract class that declares only a part of these.
-        under_in = cast("Channel", await consuming.get_underlay_channel())
-        under_out = cast("Channel", await publishing.get_underlay_channel())
-        session = Session(consuming, publishing, under_in, under_out)
+        aiormq_consuming = cast("Channel", await consuming.get_underlay_channel())
+        aiormq_publishing = cast("Channel", await publishing.get_underlay_channel())
+        session = Session(consuming, publishing, aiormq_consuming, aiormq_publishing)
         session.repair = lambda: repair_topology(connection_in, partitions=settings.signals_partitions)
-        session.ready = under_out.connection.ready
-        if frame_max := under_out.connection.connection_tune.frame_max:
+        session.ready = aiormq_publishing.connection.ready
+        frame_max = aiormq_publishing.connection.connection_tune.frame_max
+        if frame_max:  # 0: unlimited
             session.max_properties = min(MAX_PROPERTIES, frame_max - FRAME_OVERHEAD)
         # If a queue is deleted and recreated between two checks, only the consumer cancel notification shows it.
-        under_in.on_consumer_cancel_callbacks.add(
+        aiormq_consuming.on_consumer_cancel_callbacks.add(
             lambda _: session.end("RabbitMQ has cancelled a consumer, as when its queue is deleted")
         )
         yield session
@@ -245,6 +257,7 @@ async def _connect(stack: contextlib.AsyncExitStack, url: str, settings: Setting
 
 
 async def _close(connection: AbstractConnection) -> None:
+    """Close a connection, within 5 s. Errors are ignored, because a connection that is already lost needs no closing."""
     with contextlib.suppress(*SESSION_ERRORS), lost_connection_as_error():
         async with asyncio.timeout(5):
             await connection.close()
@@ -257,4 +270,5 @@ async def _ack(received: Received, *, multiple: bool = False) -> None:
 
 
 def _close_reason(why: BaseException | None) -> str:
-    return f"the channel was closed: {why}" if str(why or "") else "the channel was closed"
+    reason = "" if why is None else str(why)
+    return f"the channel was closed: {reason}" if reason else "the channel was closed"

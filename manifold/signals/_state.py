@@ -6,9 +6,9 @@ from manifold.archive import state_file
 
 
 class SignalsState(state_file.ServiceState):
-    """The last seq issued, and when the raw queue was last seen empty."""
+    """The last seq assigned, and until when the backlog of signals was delivered."""
 
-    empty_at: float = 0.0  # Unix seconds; 0: never
+    empty_at: float = 0.0  # Unix seconds; every signal published before was delivered. 0: unknown
 
 
 class StateFile(state_file.StateFile[SignalsState]):
@@ -17,7 +17,7 @@ class StateFile(state_file.StateFile[SignalsState]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SignalsState())
 
-    def remember_empty(self, unix_s: float) -> None:
-        """Save the time when the queue was last seen empty. The file is on disk when this returns."""
+    def save_delivered_until(self, unix_s: float) -> None:
+        """Save that every signal published before this time was delivered. When this returns, the file is on disk."""
         self.state.empty_at = unix_s
         self.save()

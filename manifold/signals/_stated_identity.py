@@ -34,12 +34,12 @@ def stated_identity_of(received: Received) -> StatedIdentity:
     """
     body = readable(received)
     fields = _json_object(body)
-    valid = (device_id for device_id in _device_ids(received, body, fields) if DEVICE_ID.fullmatch(device_id))
-    distinct = tuple(dict.fromkeys(valid))
+    valid_ids = (device_id for device_id in _device_ids(received, body, fields) if DEVICE_ID.fullmatch(device_id))
+    distinct_ids = tuple(dict.fromkeys(valid_ids))  # in their order
     correlation_id = fields.get("correlationId")
     if not isinstance(correlation_id, str) or not UUID_4.fullmatch(correlation_id):
         correlation_id = received.correlation_id
-    return StatedIdentity(distinct[:MAX_DEVICES], correlation_id)
+    return StatedIdentity(distinct_ids[:MAX_DEVICES], correlation_id)
 
 
 def _device_ids(received: Received, body: bytes, fields: dict[str, Any]) -> Iterator[str]:
@@ -47,7 +47,8 @@ def _device_ids(received: Received, body: bytes, fields: dict[str, Any]) -> Iter
     parsed = fields.get("deviceId")
     if isinstance(parsed, str):  # the search below would not find a value with JSON escapes
         yield parsed
-    if (header := received.header(DEVICE)) is not None:
+    header = received.header(DEVICE)
+    if header is not None:
         yield header
     for match in itertools.islice(_DEVICE_ID_FIELD.finditer(body), MAX_DEVICES):
         yield match[1].decode()

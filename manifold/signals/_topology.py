@@ -21,7 +21,7 @@ _CONFLICT = re.compile(
 
 
 async def repair_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
-    """Log missing exchanges, then declare and bind the whole topology.
+    """Declare and bind the whole topology, and log which exchanges were missing.
 
     Existing bindings are kept: a door with another number of partitions may need them.
 
@@ -31,14 +31,14 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
     exchanges = [*topology.EXCHANGES, *([topology.PARTITIONS] if partitions else [])]
     missing = [name for name in exchanges if await _is_missing(connection, name)]
     for name in missing:
-        log.warning("exchange missing", exchange=name)
+        log.warning("exchange missing; it is declared again", exchange=name)
     await assert_topology(connection, partitions=partitions, unbinds=False)
     if missing:
         log.info("topology declared again", exchanges=missing)
 
 
 async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
-    """Whether the exchange does not exist. Uses a separate channel, because a failed passive declaration closes its channel."""
+    """Whether the exchange does not exist. Uses a channel of its own, because the check of a missing exchange closes it."""
     channel = await connection.channel(publisher_confirms=False)
     try:
         await channel.get_exchange(exchange, ensure=True)
@@ -49,9 +49,9 @@ async def _is_missing(connection: AbstractConnection, exchange: str) -> bool:
 
 
 async def assert_topology(connection: AbstractConnection, *, partitions: int = 0, unbinds: bool = True) -> None:
-    """Declare the contract's topology and `partitions` partitions.
+    """Declare and bind the contract's topology and `partitions` partitions.
 
-    `unbinds`: also remove the bindings that earlier releases, or doors with other settings, have left.
+    With `unbinds`, also remove the bindings that earlier releases, or doors with other settings, have left.
 
     Raises:
         Permanent: an object exists with other arguments (the message names the argument and both values), or the server lacks the
@@ -63,7 +63,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
             await channel.declare_exchange(name, kind, durable=True)
         for queue in topology.QUEUES:
             declared = await channel.declare_queue(queue.name, durable=True, arguments=dict(queue.arguments))
-            if queue.name != topology.RAW:
+            if queue.name != topology.RAW:  # which is bound below, unless there are partitions
                 await declared.bind(queue.exchange, queue.key)
             if unbinds and queue.name == topology.RETRY:
                 await declared.unbind(topology.EXCHANGE, topology.RETRY)  # left by releases before 0.1.0
@@ -123,7 +123,13 @@ async def _unbind_partitions(connection: AbstractConnection) -> None:
 def _conflict_text(exc: BaseException) -> str:
     """Return the conflicting object and argument with both values; if the error does not name them, its text without the code."""
     error = str(exc.args[0]) if exc.args else type(exc).__name__
-    if (conflict := _CONFLICT.search(error)) is None:
+    conflict = _CONFLICT.search(error)
+    if conflict is None:
         return error.removeprefix("PRECONDITION_FAILED - ")
-    wanted, current = (re.sub(r"^the value | of type '\w+'$", "", conflict[name]) for name in ("wanted", "current"))
+    wanted, current = _bare_value(conflict["wanted"]), _bare_value(conflict["current"])
     return f"{conflict['object']} has {conflict['argument']} = {current}, and the door needs {wanted}"
+
+
+def _bare_value(text: str) -> str:
+    """Return the value in a text of RabbitMQ, such as `'60000'` of "the value '60000' of type 'signedint'"."""
+    return re.sub(r"^the value | of type '\w+'$", "", text)

@@ -54,7 +54,7 @@ class Tracing:
         self._provider.shutdown()
 
     def _emit_span(self, received: Received, attributes: dict[str, Any], now: datetime) -> None:
-        """Emit the span of one message, which ends at `now`; with error status if the message was refused."""
+        """Emit the span of one message, which ends at `now`; with error status if the message was refused or has expired."""
         from opentelemetry.trace import SpanKind, StatusCode
 
         parent = received.header(TRACEPARENT)
@@ -65,19 +65,20 @@ class Tracing:
             _messaging_attributes(received) | attributes,
             start_time=_ns(received.at),
         )
-        if "manifold.code" in attributes:
-            span.set_status(StatusCode.ERROR, attributes["manifold.code"])
-        span.end(max(_ns(now), _ns(received.at)))
+        refusal_code = attributes.get("manifold.code")
+        if refusal_code is not None:
+            span.set_status(StatusCode.ERROR, refusal_code)
+        span.end(max(_ns(now), _ns(received.at)))  # not before its start, even if the clock was set back
 
 
 def _outcomes(disposition: Disposition) -> Iterator[tuple[Received, dict[str, Any]]]:
-    """Yield each message of a group with its outcome attributes."""
-    yield from _accepted_outcomes(disposition.taken, "processed")
+    """Yield each message of a group with its outcome attributes, except copies of dead letters that were already recorded."""
+    yield from _accepted_outcomes(disposition.claimed, "processed")
     yield from _accepted_outcomes(disposition.duplicates, "duplicate")
     for outcome, refused_messages in (("refused", disposition.refused), ("expired", disposition.expired)):
         for refused in refused_messages:
             yield refused.received, {"manifold.outcome": outcome} | _refusal_attributes(refused)
-    for received, why in disposition.later:
+    for received, why in disposition.to_retry:
         yield received, {"manifold.outcome": "retried", "manifold.reason": why}
 
 

@@ -38,16 +38,16 @@ EXPIRED = "EXPIRED"  # code of a message that expired in its queue and was not r
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter. `place` counts from 1, the oldest first."""
+    """One dead letter."""
 
-    place: int
-    error: dict[str, Any]
+    place: int  # in the order of the queue, from 1, the oldest letter
+    error: dict[str, Any]  # the door's error report; empty if the letter has none
     body: bytes
     message: AbstractIncomingMessage
 
     @property
     def code(self) -> str:
-        """The refusal code."""
+        """The code of the refusal, or `EXPIRED`."""
         return str(self.error.get("code", EXPIRED))
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +64,7 @@ class DeadLetter:
         }
 
     def _headers(self) -> dict[str, str]:
+        """Return the headers except the error report, as text."""
         return {name: str(value) for name, value in self.message.headers.items() if name != ERROR}
 
 
@@ -76,7 +77,8 @@ class DeadLetters:
     async def take_oldest(self, count: int) -> list[DeadLetter]:
         """Take the oldest letters that were not taken yet: `count`, or fewer if the queue has no more.
 
-        Letters that are neither erased nor replayed return to the queue at the end of the block.
+        Their places count from 1 in each call. Letters that are neither erased nor replayed return to the queue at the end of the
+        block.
         """
         queue = await self._channel.get_queue(topology.DEAD, ensure=True)
         letters = list[DeadLetter]()
@@ -96,11 +98,11 @@ class DeadLetters:
         """Whether the door would refuse the letter now, and only because its signed timestamp is too old."""
         return self.verdict_now(letter) != ACCEPTED and isinstance(self._judge_without_age(letter), Accepted)
 
-    async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
+    async def erase(self, device_id: str, names_device: Callable[[bytes | str], bool]) -> int:
         """Delete the letters of a device, holding one letter in memory at a time; return the number of deleted letters.
 
-        A letter belongs to the device if it states the device id, or if `is_in` is true for a header, the body, or the inflated
-        body.
+        A letter belongs to the device if it states the device id, or if `names_device` is true for a header, the body, or the
+        inflated body.
         """
         deleted = 0
         while taken := await self.take_oldest(1):  # each time the next letter: RabbitMQ requeues taken letters only at the end
@@ -108,7 +110,7 @@ class DeadLetters:
             received = _received(letter)
             headers = (str(value) for value in received.headers.values())
             texts: list[bytes | str] = [*headers, received.body, readable(received)]
-            if device_id in stated_identity_of(received).devices or any(is_in(text) for text in texts):
+            if device_id in stated_identity_of(received).devices or any(names_device(text) for text in texts):
                 await letter.message.ack()
                 deleted += 1
         return deleted
@@ -117,10 +119,11 @@ class DeadLetters:
         """Publish a letter to its original queue, signed again if it is refused only for its age; then remove the letter."""
         original, headers = letter.message, _sender_headers(letter)
         judged = self._judge_without_age(letter)
-        if self.verdict_now(letter) != ACCEPTED and isinstance(judged, Accepted):
+        is_refused_now = self.verdict_now(letter) != ACCEPTED
+        if is_refused_now and isinstance(judged, Accepted):
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            signed: dict[str, Any] = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
-            headers |= signed_headers(letter.body, self._checks.secrets[0], **signed)
+            signed_fields = {"device_id": judged.parsed.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
+            headers |= signed_headers(letter.body, self._checks.secrets[0], **signed_fields)
         replayed = aio_pika.Message(
             letter.body,
             headers=headers,

@@ -1,35 +1,38 @@
--- Is this message new? Nonce and idempotency key in one step.
--- KEYS: idempotency key, then the hashes of nonces, first the one in which a new one is noted (none: there is no nonce).
--- ARGV: digest of the content, who holds it, seconds of the key, the nonce, digest of body and key, seconds of a hash of nonces.
+-- Is this message new? Checks and claims nonce and idempotency key in one step.
+-- KEYS: idempotency key, then the hashes of nonces, first the one to which a new nonce is added (none: there is no nonce).
+-- ARGV: digest of the content, digest of who holds the key, seconds of the key, the nonce, digest of body and key, seconds of a
+-- hash of nonces. The value of an idempotency key is 'h' (claimed) or 'd' (done), 16 bytes of content digest, and the holder.
+local content, holder, key_s, nonce, nonce_binding, hash_s = unpack(ARGV)
 if #KEYS > 1 then
-  local seen = false
+  local known_binding = false
   for n = 2, #KEYS do
-    seen = redis.call('HGET', KEYS[n], ARGV[4])
-    if seen then
+    known_binding = redis.call('HGET', KEYS[n], nonce)
+    if known_binding then
       break
     end
   end
-  if seen and seen ~= ARGV[5] then
+  if known_binding and known_binding ~= nonce_binding then
     return 'replay'
   end
-  if not seen then
-    redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
-    redis.call('EXPIRE', KEYS[2], ARGV[6])
+  if not known_binding then
+    redis.call('HSET', KEYS[2], nonce, nonce_binding)
+    redis.call('EXPIRE', KEYS[2], hash_s)
   end
 end
 local known = redis.call('GET', KEYS[1])
 if not known then
-  redis.call('SET', KEYS[1], 'h' .. ARGV[1] .. ARGV[2], 'EX', ARGV[3])
+  redis.call('SET', KEYS[1], 'h' .. content .. holder, 'EX', key_s)
   return 'new'
 end
-if string.sub(known, 2, 17) ~= ARGV[1] then
+local known_state, known_content, known_holder = string.sub(known, 1, 1), string.sub(known, 2, 17), string.sub(known, 18)
+if known_content ~= content then
   return 'conflict'
 end
-if string.sub(known, 1, 1) == 'd' then
+if known_state == 'd' then
   return 'duplicate'
 end
-if string.sub(known, 18) ~= ARGV[2] then
+if known_holder ~= holder then
   return 'busy'
 end
-redis.call('EXPIRE', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[1], key_s)
 return 'again'

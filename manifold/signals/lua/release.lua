@@ -1,5 +1,5 @@
--- The message was not processed: its key is free again, if it is still held by this message.
--- KEYS: idempotency key. ARGV: the value by which it is held.
+-- Frees the idempotency key of a message that was not processed, if this message still holds it.
+-- KEYS: idempotency key. ARGV: the value of the key while this message holds it.
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
 end

@@ -145,7 +145,7 @@ def test_without_a_secret_no_signature_is_required() -> None:
 )
 def test_timestamps_are_checked_for_freshness(age_s: float, waited_s: float, fresh: bool) -> None:
     stamp = (NOW - timedelta(seconds=age_s)).isoformat()
-    refusal = check_freshness(stamp, NOW, tolerance_s=300, waited_s=waited_s, max_age_s=3600)
+    refusal = check_freshness(stamp, NOW, tolerance_s=300, max_wait_s=waited_s, max_age_s=3600)
 
     assert (refusal is None) == fresh
     assert refusal is None or refusal.code is Code.STALE_ERROR
@@ -179,7 +179,7 @@ def test_the_backlog_is_as_old_as_the_last_empty_queue_seen() -> None:
 
 def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
     """The queue is never seen empty: a thousand messages wait at each look, and a thousand arrive each second."""
-    backlog = Backlog(3600, empty_at=10_000, in_flight=50)
+    backlog = Backlog(3600, delivered_until=10_000, in_flight=50)
     ages = []
     for second in range(1, 5000):
         backlog.observe_depth(1000, 10_000 + second)
@@ -191,7 +191,7 @@ def test_a_steadily_written_queue_does_not_allow_an_hour() -> None:
 
 
 def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
-    backlog = Backlog(3600, empty_at=10_000, in_flight=50)
+    backlog = Backlog(3600, delivered_until=10_000, in_flight=50)
     for second in range(1, 1000):
         backlog.observe_depth(100 + second, 10_000 + second)
     assert backlog.age_s(11_000) == 1000
@@ -203,7 +203,7 @@ def test_an_unread_queue_ages_until_its_backlog_is_consumed() -> None:
 
 
 def test_counts_from_before_a_lost_connection_are_discarded() -> None:
-    backlog = Backlog(3600, empty_at=10_000)
+    backlog = Backlog(3600, delivered_until=10_000)
     backlog.observe_depth(5, 10_001)
     backlog.connection_lost()
     for _ in range(5):

@@ -21,7 +21,7 @@ from tests.support.servers import Server, wait_until
 def events(door: Door) -> list[dict[str, Any]]:
     """The message lines of a JSON log."""
     lines = [json.loads(line) for line in door.log.splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == "message"]
+    return [line for line in lines if line["event"] == "message settled"]
 
 
 def test_every_message_has_one_info_line_in_json(
@@ -74,7 +74,7 @@ def _told(disposition: Disposition, group: list[Received], share: float) -> list
 
 
 def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
-    [line] = _told(Disposition(later=[(received(), "check raised an unexpected error: OSError")]), [received()], 0.0)
+    [line] = _told(Disposition(to_retry=[(received(), "check raised an unexpected error: OSError")]), [received()], 0.0)
 
     assert (line["status"], line["reason"], line["retry_count"]) == ("retried", "check raised an unexpected error: OSError", 0)
     assert line["device_id"] == _accepted().parsed.device_id
@@ -85,7 +85,7 @@ def test_a_retried_message_is_logged_with_its_device_and_reason() -> None:
 def test_accepted_messages_are_sampled_and_others_all_logged(share: float, least: int, most: int) -> None:
     """With a share of one half, a count outside these bounds occurs once in 10^15 runs."""
     good, bad = _accepted(), Refused(received(), EXPIRED, StatedIdentity(), "")
-    disposition = Disposition(taken=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
+    disposition = Disposition(claimed=[good] * 200, duplicates=[good] * 200, refused=[bad], expired=[bad])
     found = [line["status"] for line in _told(disposition, [good.received] * 402, share)]
 
     assert least <= found.count("processed") + found.count("duplicate") <= most

@@ -65,7 +65,7 @@ def test_redis_knows_the_state_of_a_message(ask: Any) -> None:
     ask(lambda once: once.release([a]))
     assert ask(lambda once: once.claim([message("a", n2)])) == [NEW]
     ask(lambda once: once.release([a]))  # now held by another
-    ask(lambda once: once.done([message("a", n2)]))
+    ask(lambda once: once.mark_processed([message("a", n2)]))
     assert ask(lambda once: once.claim([a, message("a", n3), message("a", n1, device="e")])) == [DUPLICATE, DUPLICATE, NEW]
     assert ask(lambda once: once.claim([message("c", next(NONCES), key="k"), message("d", next(NONCES), key="k")])) == [
         NEW,
@@ -106,7 +106,7 @@ def test_every_key_expires_and_none_names_its_device(ask: Any, redis: Redis) -> 
     device = "device-8f3a"
     signals = [message(str(n), next(NONCES), device=device) for n in range(20)]
     ask(lambda once: once.claim(signals))
-    ask(lambda once: once.done(signals[:10]))
+    ask(lambda once: once.mark_processed(signals[:10]))
     found = {key: redis.ttl(key) for key in redis.scan_iter()}
 
     assert len(found) == 21

@@ -100,13 +100,13 @@ def test_a_server_without_the_plugin_is_reported_with_the_remedy(
 
 def test_a_backlog_in_one_partition_ages_no_other() -> None:
     backlogs = Backlogs(["raw", "p0", "p1"], 3600, in_flight=0)
-    backlogs.empty_at = 1000
+    backlogs.delivered_until = 1000
     backlogs.observe_depth("raw", 0, 1010)
     backlogs.observe_depth("p0", 0, 1010)
     backlogs.observe_depth("p1", 3, 1010)
 
-    assert (backlogs.count, backlogs.empty_at) == (3, 1000)
-    assert [backlogs.age_s(1020, queue) for queue in ("raw", "p0", "p1", "a queue of statuses")] == [0, 0, 20, 20]
+    assert (backlogs.count, backlogs.delivered_until) == (3, 1000)
+    assert [backlogs.queue_age_s(queue, 1020) for queue in ("raw", "p0", "p1", "a queue of statuses")] == [0, 0, 20, 20]
     for _ in range(3):
         backlogs.record_delivery("p1")
-    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: later messages were published after it"
+    assert backlogs.queue_age_s("p1", 1020) == 10, "the mark has passed: later messages were published after it"

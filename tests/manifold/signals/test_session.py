@@ -33,7 +33,7 @@ def test_deliveries_after_the_session_ends_are_ignored(own_door: Door, rabbitmq:
             gateway.send(b"of the stay", {})
             await until(lambda: len(taken) == 1)
             session.end("its work has ended")
-            session.leave()
+            session.ignore_deliveries()
             gateway.send(b"while it is closed", {})
             await until(lambda: gateway.count(topology.RAW) == 0)  # it is on its way to the session
             while await session.count(topology.RAW):  # whose reply comes after it
