@@ -15,8 +15,8 @@ from manifold.contracts.messages import SHOWN, Refused
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
-from manifold.recorder._parser import Incoming, plain
-from manifold.recorder._rate_limit import Admission, RateLimit, answering_vehicle, cut
+from manifold.recorder._parser import Incoming, encodable
+from manifold.recorder._rate_limit import Admission, RateLimit, answering_vehicle, truncated_parts
 from manifold.recorder._window import Window
 from manifold.settings import Settings
 
@@ -34,7 +34,7 @@ class Answers:
     def __init__(self, settings: Settings, mqtt: Mqtt, next_seq: Callable[[], int]) -> None:
         self._settings, self._mqtt, self._next_seq = settings, mqtt, next_seq
         self._limit = RateLimit(settings.campaign_answers_per_hour, answering_vehicle)
-        self._window = Window(MAX_HELD_BYTES, full=mqtt.pause, free=mqtt.resume)
+        self._window = Window(MAX_HELD_BYTES, on_full=mqtt.pause, on_free=mqtt.resume)
         self._waiting: deque[tuple[Message, Admission]] = deque()
         self.on_arrived: Callable[[], None] = lambda: None
 
@@ -42,9 +42,10 @@ class Answers:
         if self._settings.campaign_answers:
             self._mqtt.on_message = self._mqtt.on_unreadable = self._put
             self._mqtt.on_resumed = self._forget_redelivered
-            name = topics.response_filter(self._settings.topic_prefix)
-            shares = self._settings.shares_subscriptions
-            self._mqtt.subscribe(topics.shared(topics.RECORDER_GROUP, name) if shares else name)
+            topic_filter = topics.response_filter(self._settings.topic_prefix)
+            if self._settings.shares_subscriptions:
+                topic_filter = topics.shared(topics.RECORDER_GROUP, topic_filter)
+            self._mqtt.subscribe(topic_filter)
             await self._mqtt.__aenter__()
         return self
 
@@ -74,27 +75,30 @@ class Answers:
     def take(self) -> list[Incoming]:
         """Remove up to `IN_FLIGHT` waiting answers and build their records, in order. Call `settle` once they are on disk."""
         count = min(len(self._waiting), IN_FLIGHT)
-        return [self._incoming(*self._waiting.popleft()) for _ in range(count)]
+        return [self._build(*self._waiting.popleft()) for _ in range(count)]
 
     def settle(self, group: Iterable[Incoming]) -> None:
-        """Acknowledge recorded answers."""
+        """Acknowledge these answers, which are on disk."""
         for incoming in group:
             assert incoming.message is not None
             self._mqtt.ack(incoming.message)
             self._window.release(incoming.message)
 
     def _put(self, message: Message) -> None:
-        status = None
+        """Queue an answer to be recorded; acknowledge a response that is not to be recorded."""
         if not is_answer(message.payload):
-            status = "ignored"
-        elif (admission := self._limit.judge(message)) is Admission.DROPPED:
-            status = "dropped"
-        if status is not None:
-            _metrics.MESSAGES.labels(Stream.ANSWER.value, status).inc()
-            self._mqtt.ack(message)
+            self._ignore(message, "ignored")
+            return
+        admission = self._limit.judge(message)
+        if admission is Admission.DROPPED:
+            self._ignore(message, "dropped")
         elif self._window.admit(message):
             self._waiting.append((message, admission))
             self.on_arrived()
+
+    def _ignore(self, message: Message, status: str) -> None:
+        _metrics.MESSAGES.labels(Stream.ANSWER.value, status).inc()
+        self._mqtt.ack(message)
 
     def _forget_redelivered(self) -> None:
         """Drop the waiting QoS 1 messages when the session is resumed, because the broker redelivers them."""
@@ -105,19 +109,21 @@ class Answers:
             else:
                 self._window.release(message)
 
-    def _incoming(self, message: Message, admission: Admission) -> Incoming:
+    def _build(self, message: Message, admission: Admission) -> Incoming:
+        """Build the record of an answer; a refused one keeps only the first bytes of its payload."""
         content = self._parse(message, admission)
         seq = self._next_seq()
-        cut_payload, properties = cut(message)
+        payload, properties = truncated_parts(message)
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
-        refused = plain(content.reason) if isinstance(content, Refused) else None
-        payload = cut_payload if refused else message.payload
-        envelope = Envelope(
-            seq, datetime.now(UTC), Stream.ANSWER, message.topic, payload, message.qos, headers, refused_because=refused
-        )
-        return Incoming(envelope, message, refused_because=refused)
+        refused_because = encodable(content.reason) if isinstance(content, Refused) else None
+        if refused_because is None:
+            payload = message.payload
+        at, stream, topic = datetime.now(UTC), Stream.ANSWER, message.topic
+        envelope = Envelope(seq, at, stream, topic, payload, message.qos, headers, refused_because=refused_because)
+        return Incoming(envelope, message, refused_because=refused_because)
 
     def _parse(self, message: Message, admission: Admission) -> VehicleAnswer | Refused:
+        """Parse an answer; return a refusal if its packet is unreadable, it exceeds the rate limit, or it is invalid."""
         if message.unreadable is not None:
             return Refused(f"the packet cannot be read ({message.unreadable}); send it as MQTT 5 says, all texts in UTF-8")
         if admission is Admission.REFUSED:
@@ -126,7 +132,8 @@ class Answers:
         try:
             return parse_answer(message.topic, message.payload)
         except Exception as exc:  # uncaught, it would end the recorder at every redelivery of this answer
-            log.exception("answer could not be parsed", topic=message.topic[:SHOWN], size=len(message.payload))
+            topic, payload_bytes = message.topic[:SHOWN], len(message.payload)
+            log.exception("answer of vehicle refused: its validation failed", topic=topic, payload_bytes=payload_bytes)
             return Refused(
                 f"parsing it failed ({type(exc).__name__}), which is a fault of the recorder; its first bytes are kept"
             )

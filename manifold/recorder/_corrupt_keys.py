@@ -12,7 +12,7 @@ from manifold.queues.verbs.fills import EnqueueReply
 from manifold.queues.verbs.verb import Verb
 
 MAX_REPORTED = 20  # corrupt queues that are reported at a time
-Sent = tuple[QueueName, Verb]
+QueueVerb = tuple[QueueName, Verb]  # a verb, with the queue to which it is sent
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -35,28 +35,28 @@ class CorruptQueues:
         remedy = "nothing can be queued for it: delete that key, then run `manifold rebuild`"
         return [f"{queue}: {description}, so {remedy}" for queue, description in self._descriptions.items()]
 
-    async def sound(self, answers: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
+    async def intact_replies(self, replies: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
         """Return the replies of a tolerant batch by owner, without the owners whose queues have corrupt keys.
 
         A rebuild gives these owners their entries.
         """
-        sound = await self._sound((fanout_queue(owner), owner, reply) for owner, reply in answers)
-        return dict(sound)
+        intact = await self._without_corrupt((fanout_queue(owner), owner, reply) for owner, reply in replies)
+        return dict(intact)
 
-    async def sound_by_verb(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
+    async def intact_replies_by_verb(self, replies: Iterable[tuple[QueueVerb, Any]]) -> list[tuple[QueueVerb, Any]]:
         """Return the replies of a tolerant batch with the verbs that were sent, without the queues that have corrupt keys."""
-        return await self._sound((sent[0], sent, reply) for sent, reply in answers)
+        return await self._without_corrupt((queue, (queue, verb), reply) for (queue, verb), reply in replies)
 
-    async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
-        """Return the second and third item of each (queue, label, reply) whose reply is not the error of a corrupt key."""
-        sound = []
-        for queue, label, reply in answers:
+    async def _without_corrupt(self, replies: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
+        """Return (label, reply) of each (queue, label, reply). Queues with corrupt keys are logged and tracked instead."""
+        intact = []
+        for queue, label, reply in replies:
             if is_corrupt(reply):
                 log.error("corrupt keys in redis; queue skipped", queue=queue, remedy=DELETE_KEYS)
                 await self._check(queue)
             else:
-                sound.append((label, reply))
-        return sound
+                intact.append((label, reply))
+        return intact
 
     async def recheck(self) -> None:
         """Check the tracked queues again and forget those that were repaired."""
@@ -64,6 +64,7 @@ class CorruptQueues:
             await self._check(queue)
 
     async def _check(self, queue: QueueName) -> None:
+        """Track the queue if it has a key of a wrong type and `MAX_REPORTED` allows it; otherwise forget it."""
         description = await self._queues.corrupt_key(queue)
         if description is None:
             self._descriptions.pop(queue, None)

@@ -59,7 +59,7 @@ class DirectEnqueuer:
             return
         if len(offered) == 1 and not skip and await self._offer_single(offered[0]):
             return
-        unknown_data_ids = await self._admit(offered)
+        unknown_data_ids = await self._mark_duplicates(offered)
         for incoming in offered:
             data = _data_of(incoming)
             if data is not None and incoming.offerable:
@@ -76,8 +76,11 @@ class DirectEnqueuer:
         batch = self._queues.batch()
         for record in records:
             batch.add(record.vin, Ack(record, claim=False, sends_outcome=False), now_ms)
-        replies = zip(records, await batch.run(tolerant=True), strict=True)
-        await self._queues.wake({record.vin for record, reply in replies if not is_corrupt(reply) and reply.word == "ended"})
+        replies = await batch.run(tolerant=True)
+        ended_vins = {
+            record.vin for record, reply in zip(records, replies, strict=True) if not is_corrupt(reply) and reply.word == "ended"
+        }
+        await self._queues.wake(ended_vins)
 
     async def _offer_single(self, incoming: Incoming) -> bool:
         """Enqueue a single trigger for few owners in one round trip, which keeps latency low at light load.
@@ -101,72 +104,83 @@ class DirectEnqueuer:
         registered_seq = answers[0]
         if is_corrupt(registered_seq):
             return False
-        replies = await self.corrupt.sound(zip(trigger.ids, answers[first_verb:], strict=True))
+        replies = await self.corrupt.intact_replies(zip(trigger.ids, answers[first_verb:], strict=True))
         if any(reply.word == "unloaded" for reply in replies.values()):
             raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
-        self._note_duplicate(incoming, registered_seq)
+        self._mark_if_duplicate(incoming, registered_seq)
         if incoming.offerable:
-            await self._settle(replies, len(replies), now_ms)
+            await self._count_and_report(replies, len(replies), now_ms)
         incoming.applied = incoming.offerable
         return True
 
-    async def _admit(self, offered: Sequence[Incoming]) -> set[str]:
-        """Check in one round trip whether the queues are loaded, and which triggers are duplicates.
+    async def _mark_duplicates(self, offered: Sequence[Incoming]) -> set[str]:
+        """Mark the triggers that repeat one of any recorder, and return the data_ids of the offered data that Redis lacks.
 
-        Returns the data_ids of the offered data that Redis does not have.
+        All of it takes one round trip, in which a trigger that is new registers its digest.
+
+        Raises:
+            Retryable: the queues are not of the load `load_id`.
         """
         now_ms = wall_clock_ms()
         pipe = self._queues.redis.pipeline(transaction=False)
         pipe.get(keys.LOADED)
-        registered, data_ids = [], []
+        triggers, data_ids = [], []
         for incoming in offered:
             dedupe_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
             if incoming.digest is not None and not incoming.applied and dedupe_ms > 0:
                 pipe.set(keys.dedupe(incoming.digest), incoming.seq, nx=True, get=True, px=dedupe_ms)
-                registered.append(incoming)
+                triggers.append(incoming)
         for incoming in offered:
             if incoming.data is not None:
                 pipe.exists(keys.data(incoming.data.data_id))
                 data_ids.append(incoming.data.data_id)
-        load_id, *answers = await pipe.execute(raise_on_error=False)
-        errors = (answer for answer in (load_id, *answers) if isinstance(answer, RedisError) and not is_corrupt(answer))
-        if (error := next(errors, None)) is not None:
-            raise error
+        load_id, *replies = await pipe.execute(raise_on_error=False)
+        for reply in (load_id, *replies):
+            if isinstance(reply, RedisError) and not is_corrupt(reply):
+                raise reply
         if load_id is None or load_id != self.load_id:
             raise Retryable(why_not_loaded(load_id))
-        dedupe_answers, exists_answers = answers[: len(registered)], answers[len(registered) :]
-        for incoming, registered_seq in zip(registered, dedupe_answers, strict=True):
-            self._note_duplicate(incoming, None if is_corrupt(registered_seq) else _seq_or_none(registered_seq))
-        return {data_id for data_id, exists in zip(data_ids, exists_answers, strict=True) if not exists}
+        dedupe_replies, exists_replies = replies[: len(triggers)], replies[len(triggers) :]
+        for incoming, reply in zip(triggers, dedupe_replies, strict=True):
+            if not is_corrupt(reply):
+                self._mark_if_duplicate(incoming, _seq_or_none(reply))
+        return {data_id for data_id, exists in zip(data_ids, exists_replies, strict=True) if not exists}
 
     async def _store(self, incoming: Incoming, data: Data, unknown_data_ids: set[str]) -> None:
         """Store the data of a message in Redis; refuse the message if Redis or the lake has other bytes under its data_id.
 
         The lake is only read for `unknown_data_ids`, from which the data_id is then removed.
         """
-        in_lake = await self._lake.payload(data.data_id) if data.data_id in unknown_data_ids else None
-        unknown_data_ids.discard(data.data_id)
-        differs = in_lake is not None and in_lake != data.payload
+        payload_in_lake: bytes | None = None
+        if data.data_id in unknown_data_ids:
+            payload_in_lake = await self._lake.payload(data.data_id)
+            unknown_data_ids.remove(data.data_id)
+        differs = payload_in_lake is not None and payload_in_lake != data.payload
         if not differs:
-            differs = await self._put(data) == "differs"
+            differs = await self._store_in_redis(data)
         if differs:
             incoming.refused_because = f"data_id {data.data_id!r} is known with other bytes; publish these under another data_id"
             if incoming.digest is not None:
                 self._dedupe.forget(incoming.digest, incoming.seq)
                 await self._queues.redis.delete(keys.dedupe(incoming.digest))
 
-    async def _put(self, data: Data) -> str:
+    async def _store_in_redis(self, data: Data) -> bool:
+        """Store data in Redis; return whether Redis has other bytes under its data_id, in which case it keeps those.
+
+        A corrupt key is only logged, so that it blocks no other message.
+        """
         try:
-            return await self._queues.store_data(data.data_id, data.payload, wall_clock_ms())
+            return await self._queues.store_data(data.data_id, data.payload, wall_clock_ms()) == "differs"
         except ResponseError as exc:
             if not is_corrupt(exc):
                 raise
-            log.warning("corrupt key in redis", key=keys.data(data.data_id), reason=str(exc), remedy="delete it")
-            return "corrupt"
+            key = keys.data(data.data_id)
+            log.warning("corrupt key in redis; data not stored", key=key, reason=str(exc), remedy="delete it")
+            return False
 
     async def _enqueue(self, triggers: Sequence[Incoming], skip: Ended) -> None:
         """Enqueue all entries of all triggers, except those in `skip`. The entries of one owner go in one call, in seq order."""
-        entries: dict[Owner, list[tuple[int, str]]] = {}
+        entries: dict[Owner, list[tuple[int, str]]] = {}  # (seq, request_id) of each entry
         batch = self._queues.batch()
         for incoming in triggers:
             trigger = incoming.trigger
@@ -175,7 +189,7 @@ class DirectEnqueuer:
             for owner in trigger.ids:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
-        trigger_name, owners = _name_of(triggers), list(entries)
+        trigger_name, owners = _name_if_single(triggers), list(entries)
         for start in range(0, len(owners), OWNERS_PER_FLUSH):
             chunk = owners[start : start + OWNERS_PER_FLUSH]
             first_reply = len(batch)  # the first chunk's batch begins with the commands of the triggers, and so do its replies
@@ -183,9 +197,9 @@ class DirectEnqueuer:
             for owner in chunk:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
             answers = await batch.run(tolerant=True)
-            replies = await self.corrupt.sound(zip(chunk, answers[first_reply:], strict=True))
+            replies = await self.corrupt.intact_replies(zip(chunk, answers[first_reply:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], trigger_name)
-            await self._settle(replies, sum(len(entries[owner]) for owner in chunk), now_ms)
+            await self._count_and_report(replies, sum(len(entries[owner]) for owner in chunk), now_ms)
 
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
         """Add the commands that store what all entries of a trigger share, and that keep its data as long as the trigger."""
@@ -193,14 +207,14 @@ class DirectEnqueuer:
             batch.call(command, int, stage=FIRST)
         batch.call(("PEXPIRE", keys.data(trigger.data_id), self._queues.policy.retention_ms), int, stage=FIRST)
 
-    def _note_duplicate(self, incoming: Incoming, registered_seq: int | None) -> None:
+    def _mark_if_duplicate(self, incoming: Incoming, registered_seq: int | None) -> None:
         """Mark a trigger as a duplicate if its digest was already registered under another seq; None: it was not registered."""
         if registered_seq is not None and registered_seq != incoming.seq:
             incoming.duplicate_of = registered_seq
             self._dedupe.correct(str(incoming.digest), incoming.seq, registered_seq)
 
-    async def _settle(self, replies: Mapping[Owner, EnqueueReply], offered: int, now_ms: int) -> None:
-        """Count the entries that were queued out of `offered`, and send the outcomes of the entries that they superseded."""
+    async def _count_and_report(self, replies: Mapping[Owner, EnqueueReply], offered: int, now_ms: int) -> None:
+        """Count how many of `offered` entries were queued, and write the outcomes of the entries that they superseded."""
         queued = sum(reply.queued for reply in replies.values())
         _metrics.ENTRIES.labels("queued").inc(queued)
         _metrics.ENTRIES.labels("known").inc(offered - queued)
@@ -210,6 +224,7 @@ class DirectEnqueuer:
 
 
 def _entry_trigger(trigger: Trigger) -> EntryTrigger:
+    """The facts that all entries of a trigger share."""
     if trigger.campaign is None:
         return EntryTrigger(trigger.request_id, trigger.data_id)
     return EntryTrigger(trigger.request_id, trigger.data_id, is_release=True, until_ms=trigger.campaign.until_ms)
@@ -225,7 +240,7 @@ def _data_of(incoming: Incoming) -> Data | None:
     return None
 
 
-def _name_of(triggers: Sequence[Incoming]) -> TriggerName | None:
+def _name_if_single(triggers: Sequence[Incoming]) -> TriggerName | None:
     """The name of the only trigger of a group, for the wake-up of dispatchers; None if there are several triggers.
 
     It is also None for a campaign's release, because a dispatcher must read more of such a trigger than its name.

@@ -11,15 +11,15 @@ from manifold.queues import Queues, is_cluster, is_corrupt, why_not_loaded
 from manifold.queues.verbs import ecq as verbs
 from manifold.queues.verbs.verb import Verb
 from manifold.recorder import _metrics
-from manifold.recorder._corrupt_keys import CorruptQueues, Sent
+from manifold.recorder._corrupt_keys import CorruptQueues, QueueVerb
 from manifold.recorder._parser import Incoming
 
 MESSAGES_PER_FLUSH = 1000
-Known = EcqAck | tuple[int, Rewind]  # an acknowledgement, or a rewind after its own seq
+EcqChange = EcqAck | tuple[int, Rewind]  # a change of what is acknowledged: an acknowledgement, or (seq, rewind)
 
 
 class EcqEnqueuer:
-    """Enqueues messages of compacted queues. Idempotent: the same message may be offered any number of times.
+    """Enqueues the messages of compacted queues. Idempotent: the same message may be offered any number of times.
 
     Raises:
         redis.RedisError, Retryable: from every method. Some of the messages may be enqueued: offer all of them again.
@@ -33,7 +33,7 @@ class EcqEnqueuer:
         for start in range(0, len(messages), MESSAGES_PER_FLUSH):
             await self._offer(messages[start : start + MESSAGES_PER_FLUSH], load_id or b"")
 
-    async def replay(self, changes: Iterable[Known]) -> None:
+    async def replay(self, changes: Iterable[EcqChange]) -> None:
         """Repeat acknowledgements and rewinds in the order of epochs: a rewind before the acknowledgements that followed it."""
         verbs_by_epoch = [_verb_of(change) for change in sorted(changes, key=_epoch_key)]
         for start in range(0, len(verbs_by_epoch), MESSAGES_PER_FLUSH):
@@ -41,9 +41,11 @@ class EcqEnqueuer:
             batch = self._queues.batch()
             for queue, verb in chunk:
                 batch.add(queue, verb, wall_clock_ms())
-            replies = zip(chunk, await batch.run(tolerant=True), strict=True)
-            changed = {queue for (queue, _), reply in replies if not is_corrupt(reply) and reply.word in ("ready", "ended")}
-            await self._queues.wake(changed)
+            changed_queues = set()
+            for (queue, _), reply in zip(chunk, await batch.run(tolerant=True), strict=True):
+                if not is_corrupt(reply) and reply.word in ("ready", "ended"):
+                    changed_queues.add(queue)
+            await self._queues.wake(changed_queues)
 
     async def _offer(self, messages: Sequence[Incoming], load_id: bytes) -> None:
         """Enqueue the writes and rewinds of one round trip; raises Retryable if the queues are of another load than `load_id`."""
@@ -61,11 +63,11 @@ class EcqEnqueuer:
         loaded, *answers = await batch.run(tolerant=True)
         if loaded != load_id:
             raise Retryable(why_not_loaded(loaded))
-        replies = await self._corrupt.sound_by_verb(zip(sent, answers, strict=True))
+        replies = await self._corrupt.intact_replies_by_verb(zip(sent, answers, strict=True))
         if any(reply.word == "unloaded" for _, reply in replies):
             raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
-        ready = {queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes_dispatcher(verb)}
-        await self._queues.wake(ready)
+        ready_queues = {queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes_dispatcher(verb)}
+        await self._queues.wake(ready_queues)
         queued = sum(reply.queued for _, reply in replies)
         _metrics.ENTRIES.labels("queued").inc(queued)
         _metrics.ENTRIES.labels("known").inc(max(0, len(messages) - queued))
@@ -73,7 +75,7 @@ class EcqEnqueuer:
         _metrics.ECQ_SUPERSEDED.inc(sum(reply.superseded for _, reply in replies) + superseded_in_group)
 
 
-def _verbs(messages: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent]:
+def _verbs(messages: Sequence[Incoming], load_id: bytes | None) -> Iterator[QueueVerb]:
     """Yield one verb per message, in seq order, except for a new write that a later write of the group supersedes.
 
     A replayed write is sent even then: if it was acknowledged, the queue must see it superseded in order to forget it.
@@ -98,10 +100,11 @@ def _verbs(messages: Sequence[Incoming], load_id: bytes | None) -> Iterator[Sent
 
 
 def _wakes_dispatcher(verb: Verb) -> bool:
+    """Whether the script of this verb itself wakes a dispatcher."""
     return isinstance(verb, verbs.DirectAppend)
 
 
-def _verb_of(change: Known) -> Sent:
+def _verb_of(change: EcqChange) -> QueueVerb:
     """The queue of an acknowledgement or rewind, and the verb that repeats the change."""
     if isinstance(change, EcqAck):
         return ecq_queue(change.client_id), verbs.Acknowledge(change, claim=False, sends_outcome=False)
@@ -109,13 +112,15 @@ def _verb_of(change: Known) -> Sent:
     return ecq_queue(rewind.client_id), verbs.Rewind(seq, rewind.first_seq)
 
 
-def _epoch_key(change: Known) -> tuple[int, bool, int]:
-    """The sort key for `replay`: the epoch, then the rewind that began the epoch, then its acknowledgements by seq.
+def _epoch_key(change: EcqChange) -> tuple[int, bool, int]:
+    """The sort key for `replay`: first the epoch, then the rewind that began it before its acknowledgements, which go by seq.
 
-    A message with a greater seq than a rewind was also acknowledged after the rewind, even if its record has an older epoch.
+    An epoch is the seq of the rewind that began it.
     """
     if isinstance(change, EcqAck):
-        return max(change.epoch, change.seq), True, change.seq
+        # A message with a greater seq than a rewind was acknowledged after the rewind, even if its record has an older epoch.
+        epoch = max(change.epoch, change.seq)
+        return epoch, True, change.seq
     rewind_seq, _ = change
     return rewind_seq, False, 0
 

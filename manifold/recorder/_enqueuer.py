@@ -54,7 +54,7 @@ class Enqueuer:
         self._direct_enqueuer, self._catch_up = direct_enqueuer, catch_up
         self._redis, self._run_id_guard = redis, run_id_guard
         self.brakes, self._journal, self._state, self._settle = brakes, journal, state, settle
-        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()  # None: check Redis
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()  # None asks for a check of Redis
         self._busy = self._check_pending = False
         self._processed_seq = 0  # greatest seq that `run` has processed
 
@@ -71,41 +71,47 @@ class Enqueuer:
         """Take over from an earlier process. Its unsettled messages, from `first_unsettled` on, may or may not be enqueued."""
         state = self._state.state
         self._processed_seq = last_seq
-        if first_unsettled is not None and self._direct_enqueuer is not None:
-            state.gap_since = min(first_unsettled, state.gap_since or first_unsettled)
+        if self._direct_enqueuer is None:
+            return
+        if first_unsettled is not None:
+            if state.gap_since is None or first_unsettled < state.gap_since:
+                state.gap_since = first_unsettled
             await asyncio.to_thread(self._state.save)
-        if self._direct_enqueuer is not None:
-            await self._try_resume()
+        await self._try_resume()
 
     async def run(self) -> None:
         """Enqueue until cancelled."""
         while True:
-            item = await self._groups.get()
+            file_and_group = await self._groups.get()
             self._busy = True
-            if item is not None:
-                await self._hand_over(*item)
+            if file_and_group is not None:
+                await self._hand_over(*file_and_group)
             else:
                 self._check_pending = False
                 await self._check_redis()
             self._busy = False
 
     async def watch(self) -> None:
-        """Check regularly whether Redis is available, the same as before, and loaded; suspend or resume the enqueue."""
-        # With the direct enqueue off, a watermark that an earlier process of this recorder left behind is obsolete.
-        while self._direct_enqueuer is None:
-            try:
-                await self._catch_up.leave()
-                break
-            except RedisError:
-                await asyncio.sleep(WATCH_INTERVAL_S)
+        """Ask `run` regularly to check whether Redis is available, the same as before, and loaded; until cancelled."""
+        if self._direct_enqueuer is None:
+            await self._drop_obsolete_watermark()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             if not self._check_pending:
                 self._check_pending = True
                 self._groups.put_nowait(None)
 
+    async def _drop_obsolete_watermark(self) -> None:
+        """Delete the watermark that an earlier process of this recorder, with the direct enqueue on, may have left behind."""
+        while True:
+            try:
+                await self._catch_up.drop_watermark()
+                return
+            except RedisError:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
-        """Enqueue a recorded group, or note the gap if enqueueing fails or is suspended; either way, settle its messages."""
+        """Enqueue a recorded group, or suspend the direct enqueue if that fails; either way, settle its messages."""
         await self.brakes.hand_over(group)  # before any entry, and even while the direct enqueue is suspended
         if self._direct_enqueuer is not None and self.suspended is None:
             try:
@@ -116,7 +122,7 @@ class Enqueuer:
             except FAILURES as exc:
                 await self._suspend(why(exc), group)
         elif self._direct_enqueuer is not None and self._state.state.gap_since is None:
-            await self._suspend(str(self.suspended), group)
+            await self._suspend(str(self.suspended), group)  # suspended before, but this is the first group that is missed
         annotations = [incoming.annotation for incoming in group if was_offerable(incoming)]
         if annotations:
             self._journal.annotate(file, annotations)
@@ -125,7 +131,7 @@ class Enqueuer:
         self._processed_seq = max(self._processed_seq, group[-1].seq)
 
     async def _suspend(self, reason: str, group: Sequence[Incoming] = ()) -> None:
-        """Suspend the direct enqueue; if a `group` was not enqueued, the gap begins with its first message."""
+        """Suspend the direct enqueue. If a `group` was not enqueued, the gap begins with it, unless one has begun already."""
         for incoming in group:
             incoming.applied = False
         if self.suspended is None:
@@ -139,16 +145,16 @@ class Enqueuer:
             await asyncio.to_thread(self._state.save)
 
     async def _check_redis(self) -> None:
-        if self._direct_enqueuer is not None:
-            if self.suspended is None:
-                await self._advance_watermark()
-            else:
-                await self._try_resume()
-            return
-        try:
-            await self.brakes.recheck()
-        except FAILURES as exc:
-            log.warning("campaign brakes in redis not checked", reason=why(exc))
+        """Check the brakes in Redis and, unless the direct enqueue is off, advance the watermark or try to resume."""
+        if self._direct_enqueuer is None:
+            try:
+                await self.brakes.recheck()
+            except FAILURES as exc:
+                log.warning("campaign brakes in redis not checked", reason=why(exc))
+        elif self.suspended is None:
+            await self._advance_watermark()
+        else:
+            await self._try_resume()
 
     async def _advance_watermark(self) -> None:
         """Advance the watermark; suspend the direct enqueue if that fails, because the queues may lack messages."""
@@ -174,12 +180,13 @@ class Enqueuer:
             redis_run_id = await run_id(self._redis)
             await self.brakes.recheck()  # before the queues get any entry that a brake forbids
             self._run_id_guard.expected = redis_run_id
-            gap = Gap(self._processed_seq, state.gap_since, same_redis=state.redis_run_id == redis_run_id)
+            gap = Gap(self._processed_seq, state.gap_since, is_same_redis=state.redis_run_id == redis_run_id)
             await self._catch_up.close_gap(gap, self._last_processed_seq)
         except FAILURES as exc:
-            if why(exc) != self.suspended:
-                log.warning("direct enqueue not resumed", reason=why(exc))
-            self.suspended = why(exc)
+            reason = why(exc)
+            if reason != self.suspended:
+                log.warning("direct enqueue not resumed", reason=reason)
+            self.suspended = reason
             self._run_id_guard.expected = None
             _metrics.DIRECT_ENQUEUE.set(0)
             _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
@@ -188,7 +195,7 @@ class Enqueuer:
             state.gap_since, state.redis_run_id = None, redis_run_id
             await asyncio.to_thread(self._state.save)
         if self.suspended is not None:
-            log.info("direct enqueue on", redis_run_id=redis_run_id)
+            log.info("direct enqueue on", was_suspended_because=self.suspended, redis_run_id=redis_run_id)
         self.suspended = None
         _metrics.DIRECT_ENQUEUE.set(1)
         _metrics.REBUILD_NEEDED.set(0)

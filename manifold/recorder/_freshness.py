@@ -43,7 +43,8 @@ class Freshness:
             _metrics.LAKE_BROKEN_RULES.labels(severity).set(broken_severities.count(severity))
         age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
         _metrics.LAKE_AGE_SECONDS.set(age_s)
-        was_late, self._is_late = self._is_late, age_s > self._settings.lake_late_seconds
+        was_late = self._is_late
+        self._is_late = age_s > self._settings.lake_late_seconds
         if self._is_late and not was_late and oldest is not None:
             text = (
                 f"the lake is {timedelta(seconds=round(age_s))} behind: no run has ingested what was recorded at "

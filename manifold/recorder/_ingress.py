@@ -51,7 +51,7 @@ class IngressWriter:
         answers.on_arrived = self._arrived.set
 
     def put(self, message: Message) -> None:
-        """Accept a message."""
+        """Queue a message to be recorded, unless the window drops it."""
         if self._window.admit(message):
             self._waiting.append(message)
             self._arrived.set()
@@ -96,34 +96,34 @@ class IngressWriter:
         await self._wait_until_may_record()
         outcomes, futures = self._take_outcomes()
         received = await self._take_messages()
-        messages = [incoming for incoming in received if not (incoming.is_redelivered or incoming.is_dropped)]
+        messages = [incoming for incoming in received if not incoming.is_only_answered]
         answers = self._answers.take()
         if outcomes or messages or answers:
             file = await self._journal.append([incoming.envelope for incoming in outcomes + messages + answers])
             for future in futures:
-                if not future.done():
+                if not future.done():  # it is done if `put_outcomes` was cancelled
                     future.set_result(None)
             if messages:
                 file.unsettled += len(messages)
                 self._hand_over(file, messages)
         for incoming in received:
-            if incoming.is_redelivered or incoming.is_dropped:
+            if incoming.is_only_answered:
                 self._answer(incoming)
         self._answers.settle(answers)
         _count(outcomes + received + answers)
 
     def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
-        """Take all waiting outcomes; returns their records, and the futures to complete once the records are on disk."""
+        """Remove all waiting outcomes; return their records, and the futures to complete once the records are on disk."""
         group: list[Incoming] = []
         futures = []
         while self._outcomes:
             payloads, future = self._outcomes.popleft()
-            group += [self._parser.take_outcome(payload) for payload in payloads]
+            group += [self._parser.build_outcome(payload) for payload in payloads]
             futures.append(future)
         return group, futures
 
     async def _take_messages(self) -> list[Incoming]:
-        """Take waiting messages up to GROUP_BYTES and build their records.
+        """Remove waiting messages, oldest first, until they reach `GROUP_BYTES`; return their records.
 
         A message that may have killed an earlier process is parsed in a child process.
         """
@@ -134,21 +134,24 @@ class IngressWriter:
             size += weight(message)
             parsed = await self._poison_guard.parse(message) if self._poison_guard.is_suspect(message) else None
             if len(message.payload) > LARGE_PAYLOAD_BYTES:
-                group.append(await asyncio.to_thread(self._take, message, parsed))
+                incoming = await asyncio.to_thread(self._build, message, parsed)
             else:
-                group.append(self._take(message, parsed))
-            self._redelivered.note(group[-1])
+                incoming = self._build(message, parsed)
+            self._redelivered.remember(incoming)
+            group.append(incoming)
         return group
 
-    def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
-        self._poison_guard.hold(message)
+    def _build(self, message: Message, parsed: Parsed | None) -> Incoming:
+        """Build the record of a message; if this kills the process, the next one finds the message's digest in a file."""
+        self._poison_guard.begin_parsing(message)
         try:
-            return self._parser.take(message, parsed, self._redelivered.find(message))
+            return self._parser.build(message, parsed, self._redelivered.find(message))
         finally:
-            self._poison_guard.release()
+            self._poison_guard.end_parsing()
 
 
 def _count(group: Sequence[Incoming]) -> None:
+    """Count the messages of a group by stream and status, and the payload bytes of those that are not dropped."""
     messages, payload_bytes = Counter[tuple[str, str]](), Counter[str]()
     for incoming in group:
         stream = incoming.envelope.stream.value
@@ -162,6 +165,7 @@ def _count(group: Sequence[Incoming]) -> None:
 
 
 def _status(incoming: Incoming) -> str:
+    """The label `status` of a message in the metrics."""
     if incoming.is_redelivered:
         return "resent"
     if incoming.is_dropped:

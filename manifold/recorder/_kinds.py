@@ -1,4 +1,4 @@
-"""The kind of a message, which its topic or the record of a dispatcher determines."""
+"""The kind of a message, which follows from its topic or, for a record of a dispatcher, from its payload."""
 
 from contextlib import suppress
 
@@ -18,7 +18,7 @@ def stream_of(topic: str) -> Stream:
 
 
 def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether a message must be enqueued.
+    """Whether messages of this stream and topic are enqueued.
 
     Outcomes and acknowledgements need no enqueue because they come from the queues. Of campaign orders only the brakes go to
     Redis, and `Brakes` hands them over. Answers concern only the campaigner.
@@ -33,8 +33,8 @@ def is_change(topic: str) -> bool:
     return topic.startswith((ACKNOWLEDGEMENTS, topics.ECQ_REWIND_PREFIX))
 
 
-def dispatchers_record(payload: bytes) -> OutcomeRecord | EcqAck:
-    """Parse a dispatcher's record in the outcomes stream.
+def parse_dispatcher_record(payload: bytes) -> OutcomeRecord | EcqAck:
+    """Parse a record that a dispatcher has written to the outcomes stream in Redis.
 
     Raises:
         ValueError: it is neither an outcome nor an acknowledgement; the message says why.

@@ -21,8 +21,10 @@ REFRESH_S = 60.0
 THREADS = 4
 # Timeouts of a read of one row, and of a scan. The first exceeds the 30 s after which a file read gives up: if a slow lake
 # counted as one that lacks the data, other bytes under the same data_id would be accepted.
-ROW_S, SCAN_S = 60.0, 600.0
-OVERLAP = timedelta(days=1)  # data received up to this long before a refresh may be ingested after the refresh
+ROW_TIMEOUT_S, SCAN_TIMEOUT_S = 60.0, 600.0
+OVERLAP = timedelta(
+    days=1
+)  # between the times read by two refreshes: data received up to this long before a refresh may be ingested after the refresh
 T = TypeVar("T")
 
 
@@ -31,16 +33,16 @@ class Lake:
 
     def __init__(self, settings: Settings) -> None:
         self.problem: str | None = None
-        self.row_s = ROW_S
+        self.row_timeout_s = ROW_TIMEOUT_S
         self._lake = AsyncLake(settings, threads=THREADS, name="recorder-lake")
         self._hashes: set[int] | None = None  # None: not read yet
         self._read_until: datetime | None = None
 
     async def payload(self, data_id: str) -> bytes | None:
-        """The payload of `data_id`; None if the lake does not have it, is unavailable, or takes longer than `row_s`."""
-        if self._hashes is not None and hash(data_id) not in self._hashes:
+        """The payload of `data_id`; None if the lake does not have it, is unavailable, or takes longer than `row_timeout_s`."""
+        if self._hashes is not None and hash(data_id) not in self._hashes:  # the lake did not have it at the last refresh
             return None
-        return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_s)
+        return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_timeout_s)
 
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
         """The (vin, seq) of the entries accepted at or after `instant` that have ended according to the lake.
@@ -64,7 +66,7 @@ class Lake:
                 self._read_until = started
             await asyncio.sleep(REFRESH_S)
 
-    async def ask(self, query: Callable[[Catalog], T], default: T, *, within_s: float = SCAN_S) -> T:
+    async def ask(self, query: Callable[[Catalog], T], default: T, *, within_s: float = SCAN_TIMEOUT_S) -> T:
         """Return the result of `query` on the lake, or `default` if the lake is unavailable or takes longer than `within_s`."""
         try:
             result = await self._lake.ask(query, within_s)

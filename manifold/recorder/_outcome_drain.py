@@ -45,10 +45,11 @@ class OutcomeDrain:
                     await self._queues.join_outcomes()
                     has_joined = True
                 records = await self._read(reads_unsettled)
-                reads_unsettled = reads_unsettled and bool(records)
+                if not records:  # no unsettled outcome is left
+                    reads_unsettled = False
                 if records:
                     first_id, _ = records[0]
-                    self._oldest_ms = int(first_id.split(b"-")[0])
+                    self._oldest_ms = int(first_id.split(b"-")[0])  # the id of a record is `<Unix ms>-<number>`
                     await self._record([payload for _, payload in records])
                     self._oldest_ms = None  # the outcomes are on disk, even if the next command fails
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
@@ -58,7 +59,7 @@ class OutcomeDrain:
                     await asyncio.sleep(GATHER_S)
             except (RedisError, OSError) as exc:
                 if self.problem is None:
-                    log.warning("outcomes not drained", reason=str(exc))
+                    log.warning("outcomes not drained from redis; retrying", reason=str(exc))
                 self.problem = f"outcomes cannot be read from Redis: {exc}"
                 reads_unsettled = True
                 has_joined = False  # if Redis was emptied, its consumer group is lost

@@ -31,8 +31,8 @@ from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import SeqSource
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
-from manifold.recorder._kinds import dispatchers_record, needs_handoff, stream_of
-from manifold.recorder._rate_limit import Admission, RateLimit, bounded, rewound_queue
+from manifold.recorder._kinds import needs_handoff, parse_dispatcher_record, stream_of
+from manifold.recorder._rate_limit import Admission, RateLimit, recorded_parts, rewound_queue
 from manifold.recorder._recorded import Recorded
 from manifold.settings import Settings
 
@@ -69,8 +69,13 @@ class Incoming:
 
     @property
     def offerable(self) -> bool:
-        """Whether the message must be enqueued."""
+        """Whether the message may take effect, in the queues or as a brake: it is neither refused nor a duplicate."""
         return self.refused_because is None and self.duplicate_of is None
+
+    @property
+    def is_only_answered(self) -> bool:
+        """Whether the message is acknowledged, with a receipt, without being recorded."""
+        return self.is_redelivered or self.is_dropped
 
     @property
     def annotation(self) -> Annotation:
@@ -95,19 +100,22 @@ class Parser:
         self._rewinds = RateLimit(settings.ecq_rewinds_per_hour, rewound_queue)
         self.seqs = SeqSource(settings.node)  # the recorder replaces it at start by the seqs of its lease
 
-    def take(self, message: Message, parsed: Parsed | None = None, redelivered: Recorded | None = None) -> Incoming:
+    def build(self, message: Message, parsed: Parsed | None = None, redelivered: Recorded | None = None) -> Incoming:
         """Build the record of a message.
 
         `parsed` is the result of the validation if it has already taken place; `redelivered` is the earlier record of a
         redelivered message. Invalid input is refused and never raises; so is a message whose validation raises any exception.
         """
         admission = self._rewinds.judge(message) if redelivered is None else Admission.ADMITTED
-        if admission is Admission.ADMITTED:
-            stream, content = parsed or self._validate(message)
+        if admission is not Admission.ADMITTED:
+            stream, content = self._rate_limit_refusal(message)
+        elif parsed is not None:
+            stream, content = parsed
         else:
-            stream, content = self._limited(message)
-        decision = content if redelivered is None else self._as_recorded(message, content, redelivered)
-        payload, properties = bounded(message)
+            stream, content = self._validate(message)
+        # What is answered: None is an acceptance whose content no longer matters.
+        answered: Content | None = content if redelivered is None else self._as_recorded(message, content, redelivered)
+        payload, properties = recorded_parts(message)
         # Drop headers with Manifold's own prefix: a publisher must not forge them.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         if stream is Stream.ECQ and message.qos:
@@ -116,40 +124,40 @@ class Parser:
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_redelivered=redelivered is not None)
         incoming.is_dropped = admission is Admission.DROPPED
-        match decision:
+        match answered:  # other orders of campaigns are only recorded
             case Refused(reason):
-                incoming.refused_because = plain(reason)
+                incoming.refused_because = encodable(reason)
             case Data():
-                incoming.data = decision
+                incoming.data = answered
             case Append() | Rewind():
-                incoming.ecq = decision
+                incoming.ecq = answered
             case Pause() | Cancel() | Complete():
-                incoming.braking = braking_of(seq, decision)
+                incoming.braking = braking_of(seq, answered)
             case Trigger():
-                self._take_trigger(incoming, decision, headers)
+                self._set_trigger(incoming, answered, headers)
         if incoming.is_dropped:
             incoming.refused_because = f"{incoming.refused_because}; only the first such refusal is recorded, under this seq"
         if incoming.refused_because is not None:
             incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
 
-    def take_outcome(self, payload: bytes) -> Incoming:
-        """Build the record of a dispatcher's outcome, or of an acknowledgement of a compacted queue."""
+    def build_outcome(self, payload: bytes) -> Incoming:
+        """Build the record of a dispatcher's outcome, or of an acknowledgement of a compacted queue; refuse what is neither."""
         stream = Stream.OUTCOME
-        refused: str | None = None
+        refused_because: str | None = None
         try:
-            match dispatchers_record(payload):
+            match parse_dispatcher_record(payload):
                 case EcqAck(client_id=client_id):
                     stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
                 case OutcomeRecord(vin=vin):
-                    topic = plain(f"{OUTCOMES}/{vin}")
+                    topic = encodable(f"{OUTCOMES}/{vin}")
         except ValueError as exc:
-            topic, refused = OUTCOMES, plain(str(exc))
-        envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused)
-        return Incoming(envelope, refused_because=refused)
+            topic, refused_because = OUTCOMES, encodable(str(exc))
+        envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused_because)
+        return Incoming(envelope, refused_because=refused_because)
 
     def read_back(self, envelope: Envelope) -> Incoming:
-        """Parse an envelope of the journal or the archive again, to replay it."""
+        """Build the record of a message that was recorded before, to replay it; parse it again if it may be enqueued."""
         incoming = Incoming(envelope, digest=envelope.headers.get(DIGEST), applied=envelope.applied)
         incoming.duplicate_of, incoming.refused_because = envelope.duplicate_of, envelope.refused_because
         if not incoming.offerable or not needs_handoff(envelope.stream, envelope.topic):
@@ -169,7 +177,7 @@ class Parser:
         return incoming
 
     def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
-        """Return a topic's stream and the parsed payload.
+        """Return a topic's stream and the parsed payload; instead of an invalid payload, its refusal.
 
         `inline` is the encoding of inline data that was set when the message arrived; empty: the current setting applies.
         """
@@ -177,24 +185,28 @@ class Parser:
         try:
             return stream, self._parse(topic, payload, inline)
         except Exception as exc:
-            log.exception("message validation failed", topic=topic[:SHOWN], size=len(payload))
+            log.exception("message refused: its validation failed", topic=topic[:SHOWN], payload_bytes=len(payload))
             return stream, Refused(
                 f"validation failed ({type(exc).__name__}), a bug in the recorder; the payload is in quarantine"
             )
 
     def _validate(self, message: Message) -> Parsed:
+        """Parse a message; refuse one whose packet the client could not read."""
         if message.unreadable is None:
             return self.parse(message.topic, message.payload)
         remedy = "the raw packet is kept; publish valid MQTT 5 with UTF-8 strings"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
-        """Assign the message a seq; a dropped message gets the seq of the recorded refusal."""
+        """Assign the message a new seq, under which the rate limit remembers a refusal that exceeds it.
+
+        A dropped message gets the seq of the recorded refusal instead.
+        """
         if admission is Admission.DROPPED:
             return self._rewinds.refusal_seq(message)
         seq = self.seqs.next()
         if admission is Admission.REFUSED:
-            self._rewinds.note_refusal(message, seq)
+            self._rewinds.remember_refusal(message, seq)
         return seq
 
     def _as_recorded(self, message: Message, content: Content, redelivered: Recorded) -> Content | None:
@@ -202,21 +214,23 @@ class Parser:
 
         `content` is the result of validating it again. None is an acceptance whose content no longer matters.
         """
-        if redelivered.refused == isinstance(content, Refused):
+        was_refused, would_be_refused = redelivered.refused, isinstance(content, Refused)
+        if was_refused == would_be_refused:
             return content
-        if not redelivered.refused:
+        if not was_refused:
             return None
         if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # a rewind that is valid now was refused because of the rate limit
-            _, refusal = self._limited(message)
+            _, refusal = self._rate_limit_refusal(message)
             return refusal
         return Refused("it was refused on its first delivery; see the reason in quarantine")
 
-    def _limited(self, message: Message) -> Parsed:
-        """The refusal of a message that exceeds the rate limit of rewinds."""
+    def _rate_limit_refusal(self, message: Message) -> Parsed:
+        """The stream and the refusal of a message that exceeds the rate limit of rewinds."""
         limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"
         return stream_of(message.topic), Refused(f"rewinds of this queue come faster than {limit}; wait, or raise the setting")
 
     def _parse(self, topic: str, payload: bytes, inline: str) -> Content:
+        """Parse a payload as its topic requires; return a refusal if it is invalid, too large, or the topic is unknown."""
         settings = self._settings
         if topic.startswith(topics.ECQ_PREFIX):
             return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
@@ -237,18 +251,18 @@ class Parser:
             return parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)
         return Refused(f"unknown topic {shown(topic)}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
 
-    def _take_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
-        """Set trigger, digest and, for a duplicate, the original seq, in the record and in its headers."""
+    def _set_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
+        """Set the trigger, its digest and, if it is a duplicate, the seq of the original; `headers` are those of the envelope."""
         incoming.trigger = trigger
         if trigger.data is not None:
             headers[INLINE] = self._settings.inline_encoding
         incoming.digest = headers[DIGEST] = trigger.digest
-        first = self._dedupe.first(incoming.digest, incoming.seq)
-        if first != incoming.seq:
-            incoming.duplicate_of = first
-            headers[DUPLICATE_OF] = str(first)
+        first_seq = self._dedupe.first(incoming.digest, incoming.seq)
+        if first_seq != incoming.seq:
+            incoming.duplicate_of = first_seq
+            headers[DUPLICATE_OF] = str(first_seq)
 
 
-def plain(text: str) -> str:
+def encodable(text: str) -> str:
     """Replace what UTF-8 cannot encode, such as half of a surrogate pair, which a JSON escape can contain."""
     return text.encode("utf-8", "replace").decode()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from manifold.contracts.messages import Refused
+from manifold.contracts.messages import SHOWN, Refused
 from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import stream_of
@@ -52,17 +52,21 @@ class PoisonGuard:
         slots = [self._memory[start : start + DIGEST_BYTES] for start in range(0, size, DIGEST_BYTES)]
         empty = bytes(DIGEST_BYTES)
         last_parsed, *suspects = slots
-        if last_parsed != empty:
-            suspects = [last_parsed, *(digest for digest in suspects if digest != last_parsed)][:MAX_REMEMBERED]
+        if last_parsed != empty:  # the previous process died before it cleared the first slot
+            other_suspects = [digest for digest in suspects if digest != last_parsed]
+            suspects = [last_parsed, *other_suspects][:MAX_REMEMBERED]
             self._memory[:] = b"".join([empty, *suspects]).ljust(size, b"\0")
-            log.warning("previous process died while parsing a message; that message is parsed in a child process")
+            log.warning(
+                "previous process died while parsing a message; if it comes again, it is parsed in a child process",
+                message_digest=last_parsed.hex(),
+            )
         self._suspects = set(suspects) - {empty}
 
-    def hold(self, message: Message) -> None:
+    def begin_parsing(self, message: Message) -> None:
         """Write the digest of this message to the file, because its parsing begins."""
         self._memory[:DIGEST_BYTES] = _digest(message)
 
-    def release(self) -> None:
+    def end_parsing(self) -> None:
         """Clear the digest in the file, because parsing has ended."""
         self._memory[:DIGEST_BYTES] = bytes(DIGEST_BYTES)
 
@@ -73,11 +77,14 @@ class PoisonGuard:
     async def parse(self, message: Message) -> Parsed:
         """Parse the message in a child process; refuse it if that process dies, too."""
         with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            parsed = pool.submit(_parse, self._settings, message.topic, message.payload)
+            parsing = pool.submit(_parse, self._settings, message.topic, message.payload)
             try:
-                return await asyncio.wrap_future(parsed)
+                return await asyncio.wrap_future(parsing)
             except BrokenProcessPool:
-                log.exception("message refused: it crashed its parser", topic=message.topic[:100], size=len(message.payload))
+                topic, payload_bytes = message.topic[:SHOWN], len(message.payload)
+                log.exception(
+                    "message refused: it crashed the child process that parsed it", topic=topic, payload_bytes=payload_bytes
+                )
                 return stream_of(message.topic), Refused(KILLED)
 
 

@@ -63,11 +63,12 @@ class RateLimit:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the most recently active key is last
 
     def judge(self, message: Message) -> Admission:
-        """Decide on a message, and count it if it is limited. Call `note_refusal` if the decision is REFUSED."""
+        """Decide on a message, and count it if it is limited. Call `remember_refusal` if the decision is REFUSED."""
         key = self._key_of(message) if self._interval_s else None
         if key is None:
             return Admission.ADMITTED
         now = self._clock()
+        # A new bucket is full, and its next refusal is recorded. Removing the bucket first makes the key the last one below.
         bucket = self._buckets.pop(key, _Bucket(full_at=now, refused_at=now - self._interval_s))
         full_at = max(bucket.full_at, now) + self._interval_s  # when the bucket is full again if this message takes a token
         if full_at - now <= BURST * self._interval_s:
@@ -81,25 +82,28 @@ class RateLimit:
             self._buckets.popitem(last=False)
         return admission
 
-    def note_refusal(self, message: Message, seq: int) -> None:
-        """Note that the refusal of `message` is recorded under `seq`."""
-        key = self._key_of(message) or ""
+    def remember_refusal(self, message: Message, seq: int) -> None:
+        """Remember that the refusal of `message` is recorded under `seq`."""
+        key = self._key_of(message)
+        assert key is not None  # only limited messages are refused
         self._buckets[key] = self._buckets[key]._replace(refusal_seq=seq)
 
     def refusal_seq(self, message: Message) -> int:
         """The seq of the recorded refusal that stands for this dropped message."""
-        return self._buckets[self._key_of(message) or ""].refusal_seq
+        key = self._key_of(message)
+        assert key is not None  # only limited messages are dropped
+        return self._buckets[key].refusal_seq
 
 
-def bounded(message: Message) -> tuple[bytes, dict[str, str]]:
+def recorded_parts(message: Message) -> tuple[bytes, dict[str, str]]:
     """The payload and user properties to record; on a rewind topic, no more of them than a valid rewind has."""
     if message.topic.startswith(topics.ECQ_REWIND_PREFIX):
-        return cut(message)
+        return truncated_parts(message)
     return message.payload, dict(message.user_properties)
 
 
-def cut(message: Message) -> tuple[bytes, dict[str, str]]:
-    """The first `MAX_KEPT_BYTES` of the payload, and the user properties unless they are larger than that."""
+def truncated_parts(message: Message) -> tuple[bytes, dict[str, str]]:
+    """The first `MAX_KEPT_BYTES` of the payload, and all user properties, or none if they are larger than that."""
     properties = dict(message.user_properties)
     if sum(len(name) + len(value) for name, value in properties.items()) > MAX_KEPT_BYTES:
         properties = {}

@@ -28,9 +28,10 @@ class Receipts:
         topic = message.response_topic
         if not topic:
             return
-        if (problem := problem_of(topic, self._prefix)) is not None:
+        problem = problem_of(topic, self._prefix)
+        if problem is not None:
             _metrics.RECEIPTS.labels("foreign_topic").inc()
-            log.warning("receipt not sent", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
+            log.warning("receipt not sent: invalid response topic", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
             return
         try:
             publishing = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
@@ -49,10 +50,10 @@ def problem_of(topic: str, prefix: str) -> str | None:
     if topic.count("/", len(prefix)) >= MAX_LEVELS:
         return f"it has more than {MAX_LEVELS} levels behind {prefix}"
     if set(topic) & set("+#") or not topic.isprintable():
-        return "it holds a wildcard or what is not printable"
+        return "it contains a wildcard or an unprintable character"
     return None
 
 
 def _count_receipt(publishing: "asyncio.Future[int]") -> None:
-    lost = publishing.cancelled() or publishing.exception() is not None
-    _metrics.RECEIPTS.labels("lost" if lost else "sent").inc()
+    is_lost = publishing.cancelled() or publishing.exception() is not None
+    _metrics.RECEIPTS.labels("lost" if is_lost else "sent").inc()

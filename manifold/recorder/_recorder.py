@@ -73,7 +73,7 @@ class Recorder:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_ended=lambda: self._writer.wake(),
+            on_ended=lambda: self._writer.wake(),  # a lambda, because `_writer` is created below
         )
         self._tail = Tail(self._journal, node)
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
@@ -93,7 +93,7 @@ class Recorder:
         self._folder = JournalFolder(settings.journal_folder)
         archive_claims, redis_claims = ArchiveClaims(settings.archive, settings.s3, node), RedisClaims(self._redis, node)
         self._lease = Lease(node, self._folder, archive_claims, [redis_claims], lease_s=settings.node_lease_seconds)
-        self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
+        self._window = Window(settings.intake_window_bytes, on_full=self._mqtt.pause, on_free=self._mqtt.resume)
         self._poison_guard = PoisonGuard(settings.journal_folder / "in-hand", settings)
         self._redelivered = RedeliveredMessages()
         answers_mqtt = _client(settings, f"sdv-{name}-answers", IN_FLIGHT)
@@ -130,7 +130,7 @@ class Recorder:
             ):
                 self._folder.lock()
                 if not await done_before(stopping, self._start()):
-                    return
+                    return  # stopped before the start has finished
                 async with self._mqtt, self._answers, asyncio.TaskGroup() as group:
                     loops = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
                     loops += [self._freshness.watch, self._enqueuer.brakes.run]
@@ -140,9 +140,9 @@ class Recorder:
                     self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
                     self._mqtt.on_resumed = self._ingress.forget_redelivered
                     self._mqtt.on_session_began = self._redelivered.session_began
-                    self._mqtt.subscribe(*self._filters())
+                    self._mqtt.subscribe(*self._topic_filters())
                     await done_before(stopping, self._lease.renew_until_lost())
-                    outcomes.cancel()  # the next start reads outcomes that are not settled by now again
+                    outcomes.cancel()  # outcomes that are not settled by now are read again at the next start
                     await self._finish()
                     for task in tasks:
                         task.cancel()
@@ -158,34 +158,46 @@ class Recorder:
             await self._redis.aclose()
 
     def health(self) -> Health:
-        """Healthy if messages are accepted and written to disk. Other problems are only reported."""
+        """Report healthy while messages are accepted and written to disk; other problems are only listed."""
         is_healthy = self._mqtt.ready and self._journal.problem is None
         parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake, self._answers)
         problems = [part.problem for part in parts if part.problem is not None]
         problems += self._direct_enqueuer.corrupt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
-        suspended = self._enqueuer.suspended
-        not_enqueuing = "off" if suspended == OFF else f"suspended: {suspended}"
         details = {
-            "direct_enqueue": "on" if suspended is None else not_enqueuing,
+            "direct_enqueue": self._direct_enqueue_state(),
             "problems": problems,
             "journal_files": len(self._journal.files),
             "node": self._settings.node,
         }
         return Health(is_healthy, details)
 
-    def _filters(self) -> list[str]:
-        shares = self._settings.shares_subscriptions
-        return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
+    def _direct_enqueue_state(self) -> str:
+        """Return `on`, `off`, or `suspended: <reason>`."""
+        suspended = self._enqueuer.suspended
+        if suspended is None:
+            return "on"
+        return "off" if suspended == OFF else f"suspended: {suspended}"
+
+    def _topic_filters(self) -> list[str]:
+        """The topic filters to subscribe to; recorders that share the load use shared subscriptions."""
+        if self._settings.shares_subscriptions:
+            return [topics.shared(topics.RECORDER_GROUP, topic_filter) for topic_filter in topics.RECORDER_FILTERS]
+        return list(topics.RECORDER_FILTERS)
 
     async def _start(self) -> None:
-        """Recover the journal, take the lease, restore the records of recent messages, and start to enqueue."""
+        """Recover the journal, take the lease, restore what detects duplicates and redelivered messages, and start to enqueue.
+
+        Raises:
+            Permanent: another recorder holds this recorder's number.
+        """
         recovered = self._journal.recover()
         self._poison_guard.load()
         saved_seq = self._state.load().last_seq
         last_seq = await asyncio.to_thread(last_assigned_seq, saved_seq, recovered, self._archive, self._settings.node)
         first_seqs = [content.messages[0].seq for _, content in recovered if content.messages]
+        # Everything before the recovered files is in the archive.
         self._journal.archived_seq = min(first_seqs) - 1 if first_seqs else last_seq
         self._tail.recovered = True
         self._parser.seqs = await self._lease.take(last_seq)
@@ -193,8 +205,12 @@ class Recorder:
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, archive, parser, wall_clock_ms())
         await asyncio.to_thread(_recovery.restore_redelivered, self._redelivered, recovered, archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
-        direct_enqueue = self.health().details["direct_enqueue"]
-        log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), direct_enqueue=direct_enqueue)
+        log.info(
+            "recorder started",
+            last_seq=last_seq,
+            recovered_journal_files=len(recovered),
+            direct_enqueue=self._direct_enqueue_state(),
+        )
 
     async def _finish(self) -> None:
         """Accept no new messages, settle the accepted ones, and close the segments.
@@ -203,7 +219,8 @@ class Recorder:
         """
         self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
         self._answers.stop()
-        # If the lease is lost, another recorder uses the same MQTT client id, and waiting messages can get no seq.
+        # If the lease is lost, another recorder uses the same MQTT client id. Messages that are not recorded yet can get no seq,
+        # so this does not wait for them.
         has_lost_lease = self._lease.lost is not None
         if has_lost_lease:
             await self._mqtt.close()
@@ -214,17 +231,19 @@ class Recorder:
                 self._journal.rotate()
                 await until(lambda: not self._journal.files)
         except TimeoutError:
-            log.warning("shutdown timed out; work left", journal_files=len(self._journal.files))
+            log.warning("shutdown timed out; the next start archives the journal", journal_files=len(self._journal.files))
 
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
+        """Answer a message of `file`; once the file is ended and all its messages are settled, have it archived."""
         file.unsettled -= 1
         self._answer(incoming)
         if file.is_ended and file.unsettled == 0:
             self._writer.wake()
 
     def _answer(self, incoming: Incoming) -> None:
+        """Send the receipt of a message if it asks for one, acknowledge it, and release it from the window."""
         message = incoming.message
-        assert message is not None
+        assert message is not None  # only published messages are answered
         # Usually the receipt is sent before the acknowledgement, so that every acknowledged message has a receipt. But a broker
         # may disconnect a client because of the receipt's topic, and would then redeliver the unacknowledged message forever. So
         # the receipt of a redelivered message is sent later, after the acknowledgements of the whole group.

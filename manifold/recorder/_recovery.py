@@ -52,11 +52,13 @@ def first_unsettled(recovered: Recovered) -> int | None:
 
 
 def _needs_handoff(message: JournalRecord) -> bool:
+    """Whether a message of the journal must be enqueued."""
     offerable = message.refused_because is None and DUPLICATE_OF not in message.headers
     return offerable and needs_handoff(message.stream, message.topic)
 
 
 def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope], parser: Parser) -> None:
+    """Add the triggers that are neither refused nor duplicates to the dedupe window; call it in seq order."""
     for envelope in envelopes:
         if envelope.refused_because is None and envelope.duplicate_of is None:
             # Another program may have recorded a trigger without the header. Such a trigger is parsed, and gets no digest if it

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.messaging.mqtt import Message
 from manifold.recorder._parser import PACKET_ID, Incoming
-from manifold.recorder._rate_limit import bounded
+from manifold.recorder._rate_limit import recorded_parts
 from manifold.recorder._recorded import Recorded
 
 MAX_REMEMBERED = 1 << 15  # messages
@@ -22,9 +22,9 @@ _DIGEST_BYTES = 16
 
 
 class RedeliveredMessages:
-    """The digest and seq of each recorded message of the stream `ecq`, by packet id. The seq of a refused message is negative.
+    """The seq and digest of each recorded message of the stream `ecq`, and whether it was refused, by packet id.
 
-    The tables always take 1.5 MiB of memory.
+    The tables always take 1.6 MiB of memory.
     """
 
     def __init__(self) -> None:
@@ -40,42 +40,50 @@ class RedeliveredMessages:
         """Return the earlier record of this publish; None if it was not recorded, or belongs to another stream."""
         if not message.dup or not message.mid:
             return None
-        seq = self._seqs[message.mid]
+        seq, refused = self._seqs[message.mid], bool(self._refused[message.mid])
         if not seq:
             return None
-        digest_start = message.mid * _DIGEST_BYTES
-        payload, _ = bounded(message)  # the part of the payload that is recorded
-        if self._digests[digest_start : digest_start + _DIGEST_BYTES] != _digest(message.topic, payload):
+        payload, _ = recorded_parts(message)  # a rewind may be recorded without the rest of its payload
+        if self._digests[_digest_slice(message.mid)] != _digest(message.topic, payload):
             return None
-        return Recorded(abs(seq), refused=seq < 0)
+        return Recorded(seq, refused)
 
-    def note(self, incoming: Incoming) -> None:
-        """Note a message that is being recorded. Call it for messages of all streams, which share the packet ids."""
+    def remember(self, incoming: Incoming) -> None:
+        """Remember a message that is being recorded. Call it for messages of all streams, which share the packet ids."""
         message = incoming.message
+        # A message of an earlier session that is recorded late must not replace one of this session.
         if message is not None and message.qos and message.connection >= self._first_connection:
-            self._note(message.mid, None if incoming.is_dropped else incoming.envelope)
+            self._remember(message.mid, None if incoming.is_dropped else incoming.envelope)
 
     def restore(self, envelopes: Iterable[Envelope]) -> None:
-        """Note the messages that an earlier process recorded; call it in seq order."""
+        """Remember the messages that an earlier process recorded; call it in seq order."""
         for envelope in envelopes:
             header = envelope.headers.get(PACKET_ID, "")
             packet_id = int(header) if header.isascii() and header.isdigit() else 0
             if envelope.stream is Stream.ECQ and 0 < packet_id < _PACKET_IDS:
-                self._note(packet_id, envelope)
+                self._remember(packet_id, envelope)
 
-    def _note(self, mid: int, envelope: Envelope | None) -> None:
-        """Note the message with this packet id, and forget the message half a cycle of packet ids ago.
+    def _remember(self, packet_id: int, envelope: Envelope | None) -> None:
+        """Remember the message with this packet id, and forget the message half a cycle of packet ids ago.
 
-        None is a message that was not recorded.
+        `envelope` is None for a message that was not recorded: like one of another stream, it only replaces the former message.
         """
-        self._seqs[mid] = self._seqs[(mid + MAX_REMEMBERED) % _PACKET_IDS] = 0
+        self._seqs[packet_id] = 0
+        self._seqs[(packet_id + MAX_REMEMBERED) % _PACKET_IDS] = 0
         if envelope is not None and envelope.stream is Stream.ECQ:
-            self._seqs[mid] = envelope.seq if envelope.refused_because is None else -envelope.seq
-            self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)
+            self._seqs[packet_id] = envelope.seq
+            self._refused[packet_id] = envelope.refused_because is not None
+            self._digests[_digest_slice(packet_id)] = _digest(envelope.topic, envelope.payload)
 
     def _forget(self) -> None:
         self._seqs = array("q", bytes(8 * _PACKET_IDS))  # 0: no message with this packet id is remembered
+        self._refused = bytearray(_PACKET_IDS)  # 1 if the message was refused
         self._digests = bytearray(_DIGEST_BYTES * _PACKET_IDS)
+
+
+def _digest_slice(packet_id: int) -> slice:
+    """Where in the table of digests that of this packet id is."""
+    return slice(packet_id * _DIGEST_BYTES, (packet_id + 1) * _DIGEST_BYTES)
 
 
 def _digest(topic: str, payload: bytes) -> bytes:

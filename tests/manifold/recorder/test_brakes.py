@@ -20,7 +20,7 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import SeqSource, seq_of, wall_clock_ms
 from manifold.queues import Queues
 from manifold.recorder import _braking
-from manifold.recorder._braking import LATE, Brakes
+from manifold.recorder._braking import LATER_ORDER_IN_FORCE, Brakes
 from manifold.recorder._parser import Incoming
 from manifold.recorder._replay import ReplaySource
 from manifold.settings import Settings
@@ -65,7 +65,7 @@ def test_a_pause_that_a_later_clock_has_overtaken_says_that_it_is_not_in_force(h
 
     late, other = give(home, Pause("a", "ann"), Pause("b", "ann"))
 
-    assert (late["status"], late["reason"]) == ("recorded", LATE)
+    assert (late["status"], late["reason"]) == ("recorded", LATER_ORDER_IN_FORCE)
     assert (other["reason"], brakes(home)) == (None, {"a": OFF, "b": "pause"})
 
 

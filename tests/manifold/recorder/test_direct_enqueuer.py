@@ -34,7 +34,7 @@ def play(url: str, redis: Redis, tmp_path: Path) -> Callable[..., None]:
 def take(vins: list[str], request_id: str = "task_a_1", parser: Parser | None = None) -> Incoming:
     """Parse a trigger for these vehicles, which another recorder may have received too."""
     parser = parser or Parser(Settings(), DedupeWindow(WINDOW_MS))
-    return parser.take(Message(TRIGGER, trigger(vins, request_id, "d1")))
+    return parser.build(Message(TRIGGER, trigger(vins, request_id, "d1")))
 
 
 def vins(count: int) -> list[str]:

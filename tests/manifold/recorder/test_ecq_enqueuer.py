@@ -24,7 +24,7 @@ from manifold.queues.verbs.ecq import Subscription
 from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
-from manifold.recorder._ecq_enqueuer import Known
+from manifold.recorder._ecq_enqueuer import EcqChange
 from manifold.recorder._parser import Incoming, Parser
 from manifold.settings import Settings
 from tests.manifold.recorder.enqueuing import WINDOW_MS, Scenario, is_named_until_mended, load, run
@@ -50,11 +50,11 @@ def parser(settings: Settings) -> Parser:
 
 
 def write(parser: Parser, key: str, payload: bytes = b"x", client_id: str = "C") -> Incoming:
-    return parser.take(Message(f"$ECQ/w/{client_id}/{key}", payload))
+    return parser.build(Message(f"$ECQ/w/{client_id}/{key}", payload))
 
 
 def rewind(parser: Parser, to: int = 0) -> Incoming:
-    return parser.take(Message("$ECQ/r/C", str(to).encode()))
+    return parser.build(Message("$ECQ/r/C", str(to).encode()))
 
 
 async def look(queues: Queues, client_id: str = "C") -> ReadReply:
@@ -201,7 +201,7 @@ HISTORIES = {
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_queue_lost_by_redis_is_restored_from_its_records(play: Play, parser: Parser, history: str, kept: int) -> None:
     """`wa` writes key a, `ka` acknowledges it (`za` in no epoch), `ra` rewinds to it, `r0` to earliest; Redis kept some."""
-    live, known, records, epoch = dict[str, int](), list[Known](), list[Incoming | EcqAck](), 0
+    live, known, records, epoch = dict[str, int](), list[EcqChange](), list[Incoming | EcqAck](), 0
     for step in history.split():
         verb, key = step[0], step[1]
         if verb == "w":

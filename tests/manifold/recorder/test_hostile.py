@@ -196,11 +196,11 @@ def test_a_message_in_hand_when_the_recorder_was_killed_is_still_accepted(tmp_pa
         return found
 
     innocent, other = (Message(topics.TRIGGER, trigger(["V1"], name)) for name in ("r1", "r2"))
-    poison_guard().hold(innocent)
-    poison_guard().hold(other)
+    poison_guard().begin_parsing(innocent)
+    poison_guard().begin_parsing(other)
     after = poison_guard()
-    after.hold(other)
-    after.release()
+    after.begin_parsing(other)
+    after.end_parsing()
     for later in (after, poison_guard()):
         assert later.is_suspect(innocent)
         assert later.is_suspect(other)

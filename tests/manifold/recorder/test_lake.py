@@ -20,12 +20,12 @@ def test_a_hanging_lake_yields_nothing_and_delays_no_message(tmp_path: Path) -> 
         lake = Lake(settings)
         assert await lake.payload("old") == b"1"
         with hanging(file):
-            lake.row_s = 0.05
+            lake.row_timeout_s = 0.05
             async with asyncio.timeout(60):
                 for _ in range(THREADS + 1):  # one more than can hang
                     assert await lake.payload("old") is None
             assert "has not answered" in str(lake.problem)
-        lake.row_s = 60
+        lake.row_timeout_s = 60
         assert await lake.payload("old") == b"1"
         assert lake.problem is None
         lake.close()

@@ -33,7 +33,7 @@ def parser(tmp_path: Path) -> Parser:
 
 def test_an_accepted_trigger_carries_its_digest_and_no_forged_header(parser: Parser) -> None:
     properties = [(DUPLICATE_OF, "1"), ("task", "7")]
-    taken = parser.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=properties))
+    taken = parser.build(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=properties))
     assert taken.offerable
     assert taken.receipt.status is ReceiptStatus.RECORDED
     assert set(taken.envelope.headers) == {"task", DIGEST}
@@ -41,8 +41,8 @@ def test_an_accepted_trigger_carries_its_digest_and_no_forged_header(parser: Par
 
 
 def test_a_reordered_trigger_is_a_duplicate_of_the_first(parser: Parser) -> None:
-    first = parser.take(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
-    again = [parser.take(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
+    first = parser.build(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
+    again = [parser.build(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
     assert [(each.duplicate_of, each.envelope.duplicate_of, each.offerable) for each in again] == [
         (first.seq, first.seq, False)
     ] * 2
@@ -74,7 +74,7 @@ REFUSED = [
 def test_bad_input_is_refused_with_its_reason_and_bytes(
     parser: Parser, topic: str, payload: bytes, reason: str, stream: Stream
 ) -> None:
-    taken = parser.take(Message(topic, payload))
+    taken = parser.build(Message(topic, payload))
     assert not taken.offerable
     assert reason in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.envelope.stream, taken.receipt.status) == (payload, stream, ReceiptStatus.REFUSED)
@@ -97,7 +97,7 @@ def test_any_input_becomes_a_writable_envelope(
     topic: str, payload: bytes, properties: list[tuple[str, str]], unreadable: str | None
 ) -> None:
     parser = Parser(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
-    taken = parser.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
+    taken = parser.build(Message(topic, payload, user_properties=properties, unreadable=unreadable))
     (written,) = scan(frames([taken.envelope])).envelopes()
     kept = payload[:MAX_KEPT_BYTES] if topic.startswith(topics.ECQ_REWIND_PREFIX) else payload
     assert (written.payload, written.topic, written.refused_because) == (kept, topic, taken.refused_because)
@@ -111,7 +111,7 @@ def test_an_exception_while_parsing_refuses_the_message_with_its_bytes(parser: P
         raise MemoryError
 
     monkeypatch.setattr("manifold.recorder._parser.parse_trigger", fail)
-    taken = parser.take(Message(topics.TRIGGER, b"bytes"))
+    taken = parser.build(Message(topics.TRIGGER, b"bytes"))
     assert not taken.offerable
     assert "validation failed (MemoryError)" in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.receipt.status) == (b"bytes", ReceiptStatus.REFUSED)
@@ -121,7 +121,7 @@ def test_an_exception_while_parsing_refuses_the_message_with_its_bytes(parser: P
 def test_writes_and_rewinds_are_never_duplicates_and_round_trip(parser: Parser) -> None:
     owner = Owner("V1")
     write, rewind = Message("$ECQ/w/V1/a", b"x", mid=7), Message("$ECQ/r/V1", b"earliest", qos=0)
-    taken = [parser.take(message) for message in (write, write, rewind, rewind)]
+    taken = [parser.build(message) for message in (write, write, rewind, rewind)]
     assert [each.ecq for each in taken] == [*[Append(owner, "a", b"x")] * 2, *[Rewind(owner, 0)] * 2]
     assert all(each.offerable and each.receipt.status is ReceiptStatus.RECORDED for each in taken)
     assert [dict(each.envelope.headers) for each in taken] == [{PACKET_ID: "7"}] * 2 + [{}] * 2
@@ -132,7 +132,7 @@ def test_an_acknowledgement_is_recognised_by_its_client_id(parser: Parser) -> No
     wire = EcqAck("V1", 5, 1000, epoch=3).to_wire()
     outcome = OutcomeRecord("V1", 5, Outcome.FAILED, 1000, reason='"client_id"').to_wire()
     taken = [
-        parser.take_outcome(payload) for payload in (wire, outcome, b'{"client_id": "V1"}', b'{"client_id": "w r", "seq": 1}')
+        parser.build_outcome(payload) for payload in (wire, outcome, b'{"client_id": "V1"}', b'{"client_id": "w r", "seq": 1}')
     ]
     assert [each.envelope.topic for each in taken] == ["outcomes/ecq/V1", "outcomes/V1", "outcomes", "outcomes"]
     assert [each.envelope.stream for each in taken] == [Stream.ECQ, *[Stream.OUTCOME] * 3]
@@ -144,7 +144,7 @@ def test_an_acknowledgement_is_recognised_by_its_client_id(parser: Parser) -> No
 
 @pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"vin": ' + b"9" * 5000, b'{"vin": "\\ud800"}', b"\xff" * 3000])
 def test_a_malformed_outcome_has_a_short_reason(parser: Parser, payload: bytes) -> None:
-    taken = parser.take_outcome(payload)
+    taken = parser.build_outcome(payload)
     assert "not an outcome record" in str(taken.refused_because)
     assert len(str(taken.refused_because)) < 1000
     frames([taken.envelope])
@@ -152,18 +152,18 @@ def test_a_malformed_outcome_has_a_short_reason(parser: Parser, payload: bytes) 
 
 def test_a_message_read_back_is_offered_unchanged(parser: Parser) -> None:
     payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": base64.b64encode(b"hello").decode()}).encode()
-    taken = parser.take(Message(topics.TRIGGER, payload))
+    taken = parser.build(Message(topics.TRIGGER, payload))
     assert taken.trigger is not None
     assert taken.trigger.data_id == sha1_hex(b"hello")
     again = parser.read_back(taken.envelope)
     assert (again.trigger, again.digest, again.seq) == (taken.trigger, taken.digest, taken.seq)
-    duplicate = parser.take(Message(topics.TRIGGER, payload))
+    duplicate = parser.build(Message(topics.TRIGGER, payload))
     assert not parser.read_back(duplicate.envelope).offerable
 
 
 def test_outcomes_are_recorded_and_malformed_ones_quarantined(parser: Parser) -> None:
     wire = OutcomeRecord("VIN1", 5, Outcome.DELIVERED, 1000).to_wire()
-    good, bad = parser.take_outcome(wire), parser.take_outcome(b"{}")
+    good, bad = parser.build_outcome(wire), parser.build_outcome(b"{}")
     assert (good.envelope.topic, good.envelope.payload, good.envelope.stream) == ("outcomes/VIN1", wire, Stream.OUTCOME)
     assert "not an outcome record" in str(bad.envelope.refused_because)
 
@@ -183,7 +183,7 @@ def test_the_dedupe_window_counts_from_the_first_and_forgets() -> None:
 def test_an_order_to_a_campaign_is_recorded_in_its_stream_and_goes_to_no_queue(parser: Parser) -> None:
     order = campaigns.Pause("maps-47", "ann", why="the map is wrong")
 
-    taken = parser.take(Message(topics.CAMPAIGN, campaigns.encode(order)))
+    taken = parser.build(Message(topics.CAMPAIGN, campaigns.encode(order)))
 
     assert (taken.envelope.stream, taken.receipt.status) == (Stream.CAMPAIGN, ReceiptStatus.RECORDED)
     assert (taken.trigger, taken.data, taken.ecq) == (None, None, None)
@@ -203,7 +203,7 @@ def test_an_order_to_a_campaign_is_recorded_in_its_stream_and_goes_to_no_queue(p
     ],
 )
 def test_an_order_that_is_none_is_refused_and_kept(parser: Parser, payload: bytes, reason: str) -> None:
-    taken = parser.take(Message(topics.CAMPAIGN, payload))
+    taken = parser.build(Message(topics.CAMPAIGN, payload))
 
     assert taken.envelope.stream is Stream.CAMPAIGN
     assert taken.refused_because is not None

@@ -90,7 +90,7 @@ def test_clients_beyond_the_maximum_are_forgotten_oldest_first(limit: RateLimit,
 
 
 def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Incoming]:
-    return [parser.take(rewind(payload=payload, mid=n + 1)) for n in range(count)]
+    return [parser.build(rewind(payload=payload, mid=n + 1)) for n in range(count)]
 
 
 @pytest.mark.parametrize("payload", [b"earliest", b"nowhere"])
@@ -112,7 +112,7 @@ def test_excess_rewinds_are_refused_once_and_then_dropped(payload: bytes) -> Non
 def test_an_unrecorded_rewind_is_unknown_on_redelivery() -> None:
     parser, resent = Parser(Settings(), DedupeWindow(1)), RedeliveredMessages()
     for incoming in taken(parser, BURST + 2):
-        resent.note(incoming)
+        resent.remember(incoming)
 
     known = [resent.find(rewind(dup=True, mid=n + 1)) is not None for n in range(BURST + 2)]
     assert known == [True] * (BURST + 1) + [False]
@@ -122,7 +122,7 @@ def test_a_malformed_rewind_is_kept_truncated() -> None:
     parser = Parser(Settings(), DedupeWindow(1))
     large = rewind(payload=b"x" * 1_000_000, user_properties=[("a", "b" * 60_000)])
 
-    kept = parser.take(large)
+    kept = parser.build(large)
     assert kept.envelope.payload == b"x" * MAX_KEPT_BYTES
     assert "a" not in kept.envelope.headers
     assert "1000000 bytes" in str(kept.refused_because)

@@ -34,7 +34,7 @@ def test_a_trigger_of_another_program_is_not_recorded_twice(tmp_path: Path, enco
 
     remember_triggers(dedupe, (), archive, parser, wall_clock_ms())
 
-    assert parser.take(Message(topics.TRIGGER, payload)).duplicate_of == foreign.seq
+    assert parser.build(Message(topics.TRIGGER, payload)).duplicate_of == foreign.seq
 
 
 def test_a_trigger_of_another_program_that_ingest_refuses_makes_no_duplicate(tmp_path: Path) -> None:
@@ -48,4 +48,4 @@ def test_a_trigger_of_another_program_that_ingest_refuses_makes_no_duplicate(tmp
 
     remember_triggers(dedupe, (), archive, parser, wall_clock_ms())
 
-    assert parser.take(Message(topics.TRIGGER, payload)).duplicate_of is None
+    assert parser.build(Message(topics.TRIGGER, payload)).duplicate_of is None

@@ -35,8 +35,8 @@ class Taking:
 
     def take(self, mid: int, topic: str = TOPIC, payload: bytes = b"x", *, qos: int = 1, connection: int = 1) -> int:
         """Record a message; return its seq."""
-        incoming = self.parser.take(Message(topic, payload, qos=qos, mid=mid, connection=connection))
-        self.resent.note(incoming)
+        incoming = self.parser.build(Message(topic, payload, qos=qos, mid=mid, connection=connection))
+        self.resent.remember(incoming)
         return incoming.seq
 
     def seq_of(self, message: Message) -> int | None:
@@ -105,7 +105,7 @@ def test_a_new_session_knows_nothing_of_the_previous_one() -> None:
 
 def test_the_next_process_restores_packet_ids_from_journal_and_archive(tmp_path: Path) -> None:
     taking, node = Taking(), 0
-    taken = [taking.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
+    taken = [taking.parser.build(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
     archive = RecordedSegments(Archive(f"file://{tmp_path}"))
     archive.seal([each.envelope for each in taken[:2]], node)
     journal = scan(frames(each.envelope for each in taken[2:])).envelopes()
@@ -119,7 +119,7 @@ def test_the_next_process_restores_packet_ids_from_journal_and_archive(tmp_path:
 @given(st.lists(st.text(max_size=6), max_size=5))
 def test_an_invalid_packet_id_in_an_archive_is_ignored(ids: list[str]) -> None:
     taking = Taking()
-    taken = [taking.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
+    taken = [taking.parser.build(Message(TOPIC, b"x", mid=1)) for _ in ids]
     for each, packet_id in zip(taken, ids, strict=True):
         each.envelope.headers["sdv-packet-id"] = packet_id  # type: ignore[index]
     taking.resent.restore(each.envelope for each in taken)
@@ -131,19 +131,19 @@ REWIND = "$ECQ/r/V1"
 @pytest.mark.parametrize("is_known", ["by this process", "from what an earlier one has recorded"])
 def test_redelivered_messages_are_answered_as_before_refused_rewinds_included(is_known: str) -> None:
     taking = Taking()
-    taken = [taking.parser.take(Message(REWIND, b"earliest", mid=mid, connection=1)) for mid in range(1, BURST)]
-    taken.append(taking.parser.take(Message(REWIND, b"some day", mid=BURST, connection=1)))  # not a rewind position
-    taken.append(taking.parser.take(Message(REWIND, b"earliest", mid=BURST + 1, connection=1)))  # one too many
+    taken = [taking.parser.build(Message(REWIND, b"earliest", mid=mid, connection=1)) for mid in range(1, BURST)]
+    taken.append(taking.parser.build(Message(REWIND, b"some day", mid=BURST, connection=1)))  # not a rewind position
+    taken.append(taking.parser.build(Message(REWIND, b"earliest", mid=BURST + 1, connection=1)))  # one too many
     resent, parser = taking.resent, taking.parser
     if is_known == "by this process":
         for each in taken:
-            resent.note(each)
+            resent.remember(each)
     else:
         resent, parser = RedeliveredMessages(), Parser(Settings(), DedupeWindow(1))
         resent.restore(each.envelope for each in taken)
 
     messages = [again(each.envelope.topic, each.envelope.payload, mid=mid) for mid, each in enumerate(taken, 1)]
-    answered = [parser.take(message, None, resent.find(message)) for message in messages]
+    answered = [parser.build(message, None, resent.find(message)) for message in messages]
     assert all(each.is_redelivered for each in answered)
     assert [each.receipt for each in answered] == [each.receipt for each in taken]
     assert [each.receipt.status for each in taken] == [*[ReceiptStatus.RECORDED] * (BURST - 1), *[ReceiptStatus.REFUSED] * 2]
@@ -160,5 +160,5 @@ def test_a_truncated_refused_message_is_recognised_on_full_redelivery() -> None:
 def test_a_redelivery_is_answered_by_its_record_despite_changed_limits(refused: bool, status: ReceiptStatus) -> None:
     size = 2_000
     parser = Parser(Settings(max_data_bytes=size if refused else size - 1), DedupeWindow(1))
-    incoming = parser.take(again(payload=b"x" * size), None, Recorded(5, refused))
+    incoming = parser.build(again(payload=b"x" * size), None, Recorded(5, refused))
     assert (incoming.receipt.seq, incoming.receipt.status, incoming.is_redelivered) == (5, status, True)

@@ -37,7 +37,7 @@ def disk(home: Harness, size: int) -> None:
 
 def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between() -> None:
     calls: list[str] = []
-    window = Window(10 * MESSAGE_OVERHEAD, full=lambda: calls.append("full"), free=lambda: calls.append("free"))
+    window = Window(10 * MESSAGE_OVERHEAD, on_full=lambda: calls.append("full"), on_free=lambda: calls.append("free"))
     message = Message("t", bytes(2 * MESSAGE_OVERHEAD - 1))
     assert weight(message) == 3 * MESSAGE_OVERHEAD
     loud = Message("t", b"", qos=0)
@@ -50,7 +50,7 @@ def test_a_window_closes_above_its_limit_reopens_at_half_and_drops_qos_0_between
     assert calls == ["full"]
     for _ in range(3):
         window.release(message)
-    assert (calls, window.held) == (["full"], 6 * MESSAGE_OVERHEAD)
+    assert (calls, window.held_bytes) == (["full"], 6 * MESSAGE_OVERHEAD)
     window.release(message)
     assert calls == ["full", "free"]
     assert window.admit(loud)
