@@ -5,6 +5,7 @@ At exit, the process waits up to `TIMEOUT_S` for unsent events.
 """
 
 import atexit
+import errno
 import json
 import logging
 import os
@@ -112,7 +113,8 @@ def _append(file: Path, lines: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(descriptor, lines)
+        if os.write(descriptor, lines) < len(lines):
+            raise OSError(errno.ENOSPC, "the file has room for a part of the events only")
     finally:
         os.close(descriptor)
 

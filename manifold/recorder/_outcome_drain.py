@@ -54,6 +54,8 @@ class OutcomeDrain:
                     self._oldest_ms = None  # the outcomes are on disk, even if the next command fails
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
                 self._oldest_ms = None
+                if self.problem is not None:
+                    log.info("outcomes drained from redis again")
                 self.problem = None
                 if 0 < len(records) < self._batch:
                     await asyncio.sleep(GATHER_S)

@@ -29,7 +29,7 @@ def alert(settings: Settings, what: str, text: str, **fields: object) -> bool:
         body = {"text": text, "what": what, **fields}
         response = httpx.post(url, json=body, timeout=TIMEOUT_S, verify=outside_context(settings))
         response.raise_for_status()
-    except (OSError, httpx.HTTPError) as exc:
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as exc:
         log.warning("%s (alert not sent: MANIFOLD_ALERT_URL %s)", text, describe_failure(exc))
         return False
     log.warning("%s (alert sent)", text)

@@ -27,6 +27,7 @@ async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
     """Reload certificate and key into `context` whenever their files have changed, for new connections. Runs until cancelled."""
     watched = [file for file in (files.certificate, files.key) if file]
     loaded_times = [written_at(file) for file in watched]
+    is_readable = True
     while True:
         await asyncio.sleep(CHECK_INTERVAL_S)
         try:
@@ -35,10 +36,10 @@ async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
                 web_server_context(files)  # raises on a partial file or another key, before the context in use is changed
                 context.load_cert_chain(files.certificate, files.key or None)
                 loaded_times = current_times
+                log.info("certificate renewed", certificate=files.certificate)
+            is_readable = True
         except OSError as exc:  # the next check retries
-            log.warning(
-                "renewed certificate or key cannot be read; the old ones stay in use",
-                certificate=files.certificate,
-                key=files.key,
-                reason=str(exc),
-            )
+            if is_readable:
+                fields = {"certificate": files.certificate, "key": files.key, "reason": str(exc)}
+                log.warning("renewed certificate or key cannot be read; the old ones stay in use", **fields)
+            is_readable = False

@@ -16,5 +16,5 @@ CONNECTED = Gauge("signals_connected", "1 while the door is connected to RabbitM
 WAITING = Gauge("signals_waiting", "1 while processing is paused because a server is unavailable or blocks publishers")
 REJECTED_PUBLISHES = Counter("signals_rejected_publishes", "publishes that a full queue has rejected", ["queue"])
 FOREIGN = Counter("signals_foreign", "messages that came by a binding that is not the door's", ["queue"])
-REPLIES = Counter("signals_replies", "errors for reply_to: sent, foreign", ["result"])
+REPLIES = Counter("signals_replies", "errors for reply_to: sent, foreign (to a queue that gets none), lost", ["result"])
 LOOP_LAG_SECONDS = Gauge("signals_loop_lag_seconds", "by how much the event loop was late for its last appointment")

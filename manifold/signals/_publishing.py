@@ -112,7 +112,7 @@ class Publishing:
         else:  # the queue is full, or the session is lost, which the acknowledgement of the group will report
             ids = {"reply_to": reply.key, "correlation_id": refused.stated.correlation_id}
             log.warning("error reply not delivered", **ids, reason=repr(error)[:200])
-            _metrics.REPLIES.labels("foreign").inc()
+            _metrics.REPLIES.labels("lost").inc()
 
 
 def _retrieve_exception(done: "asyncio.Future[list[Exception | None]]") -> None:

@@ -124,6 +124,7 @@ class Signals:
         await asyncio.wait((stopping, starting), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():  # stopped before the start has finished
             starting.cancel()
+            await asyncio.wait((starting,))  # it uses the journal and Redis, which the caller closes
             return
         starting.result()  # raises the error of a failed start
         renewing_lease = asyncio.ensure_future(self._lease.renew_until_lost())

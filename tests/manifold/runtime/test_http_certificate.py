@@ -2,20 +2,22 @@
 
 import asyncio
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from dispatcher._broker_api import BrokerApi
 from manifold.contracts.errors import Retryable
 from manifold.runtime import renewal
 from manifold.runtime.http import Health, serve, serve_metrics
-from manifold.runtime.tls import verified
+from manifold.runtime.tls import verified, web_server_context
 from manifold.settings import Settings
 from tests.stores.identities import new_identity
-from tests.support.servers import free_port
+from tests.support.servers import free_port, wait_until
 
 HEALTHY = partial(Health, healthy=True)
 
@@ -100,3 +102,35 @@ def test_the_emqx_api_is_called_over_https_and_verified_by_the_settings(mounted:
         asyncio.run(ask(known.model_copy(update={"tls_ca": ""})))
     with pytest.raises(Retryable, match=r"tls_ca=.*cannot be read"):
         asyncio.run(ask(known.model_copy(update={"tls_ca": f"{known.tls_ca}.gone"})))
+
+
+def test_a_certificate_that_cannot_be_read_is_logged_once_and_its_renewal_too(
+    mounted: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "CHECK_INTERVAL_S", 0.001)
+    checks = count()
+    written_at = renewal.written_at
+
+    def counted(file: str) -> int:
+        next(checks)
+        return written_at(file)
+
+    monkeypatch.setattr(renewal, "written_at", counted)
+
+    async def scenario() -> list[str]:
+        files = mounted.http_tls_files
+        assert files is not None
+        with capture_logs() as logged:
+            task = asyncio.create_task(renewal.keep_renewed(web_server_context(files), files))
+            await asyncio.sleep(0)
+            (tmp_path / "tls.crt").rename(tmp_path / "away.crt")
+            begun = next(checks)
+            await asyncio.to_thread(wait_until, lambda: next(checks) >= begun + 50)
+            new_identity("second").write(tmp_path / "tls.crt", tmp_path / "tls.key")
+            await asyncio.to_thread(wait_until, lambda: len(logged) >= 2)
+            task.cancel()
+        return [line["event"] for line in logged]
+
+    events = asyncio.run(scenario())
+
+    assert events == ["renewed certificate or key cannot be read; the old ones stay in use", "certificate renewed"]
