@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from manifold.console._history import history_of, redis_of
 from manifold.console._output import (
     USAGE,
     AsJson,
+    command_line,
     fail,
     handle_errors,
     out,
@@ -26,6 +27,9 @@ from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.history import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.history.from_service import batch_page, vehicle_page
 from manifold.settings import Settings
+
+if TYPE_CHECKING:  # loaded by the command, because PyIceberg is slow to import
+    from manifold.console._cancel import Progress
 
 vin_app = typer.Typer(help="Show what happened to a vehicle, or erase it.", no_args_is_help=True)
 batch_app = typer.Typer(help="Show what happened to a batch, or cancel it.", no_args_is_help=True)
@@ -108,11 +112,11 @@ def batch_show(
     if as_json:
         print_json({"request_id": request_id, "batches": [_summary(batch) for batch in page.batches], "before": page.before})
     else:
-        _print_batches(request_id, page, before)
+        _print_batches(request_id, page, bounds)
 
 
-def _print_batches(request_id: str, page: BatchPage, before: int | None) -> None:
-    """Print a page of triggers, and the command for the next page if there is one. `before` is the option of that name."""
+def _print_batches(request_id: str, page: BatchPage, bounds: Bounds) -> None:
+    """Print a page of triggers, and the command for the next page, with the same bounds, if there is one."""
     next_before = page.before  # None: there are no older triggers
     if page.batches:
         rows = [
@@ -120,13 +124,15 @@ def _print_batches(request_id: str, page: BatchPage, before: int | None) -> None
         ]
         out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows))
     elif next_before is None:
-        limited_to = "" if before is None else f" before {before}"
+        limited_to = "" if bounds.before == MAX_SEQ else f" before {bounds.before}"
         out.print(f"{request_id}: no trigger had this request_id{limited_to}")
     if any(OPEN in batch.states for batch in page.batches):
         out.print(f"{OPEN}: nothing in the lake says that they ended; --entries looks at more of them one by one")
     if next_before is not None:
         label = "older triggers" if page.batches else f"none since {datetime_of(next_before):%Y-%m-%d %H:%M:%SZ}; what is older"
-        out.print(f"{label}: manifold batch show {request_id} --before {next_before}")
+        sizes = {name: getattr(bounds, name) for name in ("limit", "entries", "rows")}
+        changed_sizes = {name: size for name, size in sizes.items() if size != getattr(DEFAULT_BOUNDS, name)}
+        out.print(f"{label}: {command_line('batch', 'show', request_id, before=next_before, **changed_sizes)}")
 
 
 @batch_app.command("cancel")
@@ -158,25 +164,36 @@ def batch_cancel(
                 settings, redis, request_id, set(vins or ()), before=start, limit=limit, report_progress=show_progress
             )
     except KeyboardInterrupt:
-        # With --vin, entries are cancelled only after all triggers were read, so the command must start again from the newest.
-        must_restart = bool(vins) or latest.before is None or latest.before == MAX_SEQ
-        rest_option = "" if must_restart else f" --before {latest.before}"
-        fail(
-            f"interrupted after {latest.triggers} triggers; to continue: manifold batch cancel {request_id}{rest_option}",
-            INTERRUPTED,
-        )
+        command = _command_to_continue(request_id, vins, before, limit, latest)
+        fail(f"interrupted after {latest.triggers} triggers; to continue: {command}", INTERRUPTED)
     if as_json:
         counts = {"triggers": latest.triggers, "entries": dict(sorted(latest.entries.items())), "before": latest.before}
         print_json({"request_id": request_id, **counts})
     else:
         out.print(f"{request_id}: {_format_counts(latest.entries)}")
         if latest.before is not None:
-            out.print(f"older triggers are left: manifold batch cancel {request_id} --before {latest.before}")
+            command = command_line("batch", "cancel", request_id, vin=vins, before=latest.before, limit=limit)
+            out.print(f"older triggers are left: {command}")
     if latest.skipped:
         corrupt_keys = "; ".join(latest.skipped[:MAX_CORRUPT_KEYS])
         if len(latest.skipped) > MAX_CORRUPT_KEYS:
             corrupt_keys += "; …"
         fail(f"vehicles were left out, because these keys in Redis hold something else: {corrupt_keys}; {CORRUPT_KEYS_REMEDY}")
+
+
+def _command_to_continue(
+    request_id: str, vins: list[str] | None, before: int | None, limit: int | None, progress: "Progress"
+) -> str:
+    """Return the command that continues an interrupted `batch cancel` with these options.
+
+    With --vin, entries are cancelled only after all triggers were read, so the command starts again. It also starts again if no
+    trigger is known to remain.
+    """
+    can_resume = not vins and progress.before not in (None, MAX_SEQ) and progress.triggers != limit
+    if can_resume:
+        before = progress.before
+        limit = None if limit is None else limit - progress.triggers
+    return command_line("batch", "cancel", request_id, vin=vins, before=before, limit=limit)
 
 
 def _settings_for(vin: str) -> Settings:

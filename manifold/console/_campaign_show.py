@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifold.console._campaign_orders import CampaignId, settings_for
-from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._output import (
+    FAILED,
+    USAGE,
+    AsJson,
+    command_line,
+    fail,
+    handle_errors,
+    out,
+    print_json,
+    settings_or_fail,
+    table,
+)
 from manifold.contracts.seq import wall_clock_ms
 
 if TYPE_CHECKING:  # loaded by the commands: a mere --help needs no arrays
@@ -106,7 +117,8 @@ def targets(
     rows = [(t["vin"], t["wave_name"], t["zone"], t["state"], t["since"], t["not_before"]) for t in page]
     out.print(table(f"{campaign}, {len(rows)} targets", columns, rows) if rows else f"{campaign}: no such target")
     if next_after is not None:
-        out.print(f"further ones: manifold campaign targets {campaign} --after {next_after}", highlight=False, markup=False)
+        command = command_line("campaign", "targets", campaign, state=state, wave=wave, after=next_after, limit=limit)
+        out.print(f"further ones: {command}", highlight=False, markup=False)
 
 
 @handle_errors
@@ -129,7 +141,8 @@ def events(
     rows = [(e["seq"], e["at"], e["do"], e["by"], e["why"], _format_values(e["details"]), e["without_effect"]) for e in page]
     out.print(table(f"{campaign}, {len(rows)} orders", columns, rows))
     if next_after is not None:
-        out.print(f"further ones: manifold campaign events {campaign} --after {next_after}", highlight=False, markup=False)
+        command = command_line("campaign", "events", campaign, after=next_after, limit=limit)
+        out.print(f"further ones: {command}", highlight=False, markup=False)
 
 
 @handle_errors

@@ -1,6 +1,7 @@
 """The console's output: tables for people, JSON for programs, errors on stderr with a remedy and an exit code."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,19 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print an error, whose message should end with the remedy, and exit with this status."""
     err.print(Text.assemble(("error:", "bold red"), " ", printable(message, kept="\n")))
     raise typer.Exit(code)
+
+
+def command_line(*words: str, **options: object) -> str:
+    """Format a `manifold` command so that it can be pasted into a shell.
+
+    `options` has values by name. A list is a repeated option; an option whose value is None, empty or an empty list is omitted.
+    """
+    parts = ["manifold", *words]
+    for name, value in options.items():
+        for item in value if isinstance(value, list) else [value]:
+            if item not in (None, ""):
+                parts += [f"--{name}", str(item)]
+    return shlex.join(parts)
 
 
 def require_vin(vin: str) -> None:

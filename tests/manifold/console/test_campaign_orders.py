@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import json
+import shlex
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -221,6 +222,25 @@ def test_a_campaign_is_followed_from_its_proposal_to_its_end(run: Run, harness: 
     assert run("verify", campaign).exit_code == 0
     plain = "\n".join(run(*line).stdout for line in (("ls",), ("show", campaign), ("targets", campaign), ("events", campaign)))
     assert plain.count(campaign) >= 4
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "sizes"),
+    [("targets", ["--state", "waiting", "--wave", "0", "--limit", "2"], [2, 2, 1]), ("events", ["--limit", "1"], [1, 1, 1])],
+)
+def test_the_command_for_the_next_page_keeps_the_options_of_this_page(
+    run: Run, harness: Harness, campaign: str, command: str, options: list[str], sizes: list[int]
+) -> None:
+    start(run, harness, campaign, waves=[{"name": "first", "size": 5}, {"name": "rest", "size": "rest"}])
+
+    pages, arguments = [], [command, campaign, *options]
+    while arguments:
+        pages.append(json.loads(run(*arguments, "--json").stdout)[command])
+        last_line = run(*arguments).stdout.splitlines()[-1]
+        _, _, proposed = last_line.partition("further ones: manifold campaign ")
+        arguments = shlex.split(proposed)
+
+    assert [len(page) for page in pages] == sizes
 
 
 def test_the_same_plan_again_completes_a_list_that_broke_off(
