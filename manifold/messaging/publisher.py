@@ -4,6 +4,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -34,14 +35,15 @@ class Publisher:
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}  # futures of receipts, by correlation data
 
     async def __aenter__(self) -> Self:
-        await self._mqtt.__aenter__()
-        try:
-            async with asyncio.timeout(CONNECT_WAIT_S):
-                await self._mqtt.wait_connected()
-                await self._mqtt.subscribe(self._receipt_topic)
-        except TimeoutError as exc:
-            await self._mqtt.__aexit__()
-            raise Retryable("the broker does not answer; is the platform up? See `manifold status`") from exc
+        async with AsyncExitStack() as stack:  # disconnects if this method fails or is cancelled
+            await stack.enter_async_context(self._mqtt)
+            try:
+                async with asyncio.timeout(CONNECT_WAIT_S):
+                    await self._mqtt.wait_connected()
+                    await self._mqtt.subscribe(self._receipt_topic)
+            except TimeoutError as exc:
+                raise Retryable("the broker does not answer; is the platform up? See `manifold status`") from exc
+            stack.pop_all()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
