@@ -131,6 +131,6 @@ def _with_current_state(
 
 
 def _in_flight(entry: EntryHistory, published_at: bytes | None, attempts: bytes | None) -> EntryHistory:
-    """Return the entry as in flight, with the values of Redis. `published_at` is in Unix milliseconds."""
-    dispatched_at = instant_of(int(published_at or 0))
+    """Return the entry as in flight, with the values of Redis. `published_at` is in Unix milliseconds; None: unknown."""
+    dispatched_at = instant_of(int(published_at)) if published_at else None
     return replace(entry, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(attempts or 0))
