@@ -158,7 +158,9 @@ class BrokerApi:
             async with self._http.request(method, f"{self._url}{path}", params=params, json=json_body) as answer:
                 body = await answer.read()
                 if answer.status in expected:
-                    content: dict[str, Any] = json.loads(body) if body else {}
+                    content = json.loads(body) if body else {}
+                    if not isinstance(content, dict):
+                        raise ValueError("not a JSON object")
                     return answer.status, content
                 raise self._refusal(method, path, answer.status, _parse_refusal(body))
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:

@@ -1,16 +1,17 @@
 """`/dead-letters`: refused signals, as listed by the AMQP door. `/signal-keys`: the keys that seal signals."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import httpx
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
 from pyiceberg.catalog import Catalog
 
 from manifold.api._document import FAILURES
 from manifold.api._parameters import Limit
 from manifold.api._problems import Missing
 from manifold.api._sources import Sources
-from manifold.api.models.dead_letters import DeadLetter, DeadLetters, SignalKey, SignalKeys, WholeDeadLetter
+from manifold.api.models.dead_letters import DeadLetters, SignalKey, SignalKeys, WholeDeadLetter
 from manifold.contracts.errors import Retryable
 from manifold.contracts.signals.codes import Code
 from manifold.lake.day_keys import DayKeys
@@ -19,6 +20,7 @@ from manifold.runtime.tls import verified
 PAGE = 100
 REQUEST_TIMEOUT_S = 20.0  # longer than the door's own timeout
 Place = Annotated[int, Path(ge=1, le=999_999, examples=[1], description="its place in the queue, the oldest is 1")]
+M = TypeVar("M", bound=BaseModel)
 OnlyCode = Annotated[Code | None, Query(description="only those that were refused with this code")]
 
 
@@ -27,8 +29,8 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
     router = APIRouter(tags=["signals"])
     settings = sources.settings
 
-    async def request_from_door(path: str, **query: Any) -> Any:
-        """Return the JSON body that the AMQP door responds to `GET /dead-letters{path}`."""
+    async def request_from_door(path: str, model: type[M], **query: Any) -> M:
+        """Return the AMQP door's response to `GET /dead-letters{path}`."""
         if not settings.with_signals:
             raise Missing("there is no AMQP door here: MANIFOLD_WITH_SIGNALS is false")
         try:
@@ -39,14 +41,15 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
                 verify=verified(settings, settings.signals),
             ) as client:
                 response = await client.get(f"{settings.signals}/dead-letters{path}", params=query)
-                body = response.json()
-        except (httpx.HTTPError, OSError, ValueError) as exc:
+            if response.status_code == httpx.codes.OK:
+                return model.model_validate_json(response.content)
+            body = response.json()
+        except (httpx.HTTPError, OSError, ValueError) as exc:  # ValueError: another program may use the port
             raise Retryable(f"the AMQP door cannot be asked ({type(exc).__name__}); see `manifold status`") from exc
-        if response.status_code == httpx.codes.NOT_FOUND and "reason" in body:
-            raise Missing(body["reason"])
-        if response.status_code != httpx.codes.OK:
-            raise Retryable(f"the AMQP door has no answer: {body.get('reason', response.status_code)}")
-        return body
+        reason = body.get("reason") if isinstance(body, dict) else None
+        if response.status_code == httpx.codes.NOT_FOUND and reason:
+            raise Missing(reason)
+        raise Retryable(f"the AMQP door has no answer: {reason or response.status_code}")
 
     @router.get("/dead-letters", responses=FAILURES[404])
     async def ls(limit: Limit = PAGE, code: OnlyCode = None) -> DeadLetters:
@@ -55,14 +58,12 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
         Nothing is consumed or sent: `would_be` is the result of `manifold signals dlq replay --dry-run`.
         """
         code_filter = {} if code is None else {"code": code.value}
-        body = await request_from_door("", count=limit, **code_filter)
-        dead_letters = [DeadLetter(**fields) for fields in body["dead_letters"]]
-        return DeadLetters(dead_letters=dead_letters, whole=body["whole"])
+        return await request_from_door("", DeadLetters, count=limit, **code_filter)
 
     @router.get("/dead-letters/{place}", responses=FAILURES[404])
     async def show(place: Place) -> WholeDeadLetter:
         """One dead letter, with its body as received."""
-        return WholeDeadLetter(**await request_from_door(f"/{place}"))
+        return await request_from_door(f"/{place}", WholeDeadLetter)
 
     @router.get("/signal-keys")
     async def keys() -> SignalKeys:

@@ -237,8 +237,7 @@ def _probe_direct_enqueue(settings: Settings) -> str:
     Raises:
         ValueError: the recorder has suspended direct enqueue; the state says why.
     """
-    health = _get_health(settings, settings.http(settings.recorder_port)).json()
-    state = str(health.get("direct_enqueue"))
+    state = str(_health_details(settings, settings.http(settings.recorder_port)).get("direct_enqueue"))
     if state.startswith("suspended"):
         raise ValueError(state)
     return state
@@ -258,7 +257,7 @@ def _probe_recorders(settings: Settings) -> str:
     """Check that the settings name every recorder that holds a node number, because jobs ask only those to close segments."""
     from manifold.archive.lease_holders import current_holders
 
-    nodes = {_get_health(settings, url).json().get("node") for url in settings.recorders}
+    nodes: set[Any] = {_health_details(settings, url).get("node") for url in settings.recorders}
     if settings.with_signals:
         nodes.add(settings.signals_node)
     unknown = current_holders(settings, excluding=nodes)
@@ -284,6 +283,18 @@ def _probe_health(settings: Settings, service_url: str) -> str:
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"
+
+
+def _health_details(settings: Settings, service_url: str) -> dict[str, Any]:
+    """Return the JSON object with which a service answers on its health route.
+
+    Raises:
+        ValueError: the answer is not a JSON object, because another program uses the port.
+    """
+    details = _get_health(settings, service_url).json()
+    if not isinstance(details, dict):
+        raise ValueError(f"{service_url} does not answer as a service of Manifold")
+    return details
 
 
 def _get_health(settings: Settings, service_url: str) -> httpx.Response:

@@ -31,7 +31,7 @@ def probe_signatures(settings: Settings) -> str:
     """
     trust = verified(settings, settings.signals)
     details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5, verify=trust).json()
-    policy = str(details.get("signatures"))
+    policy = str(details.get("signatures")) if isinstance(details, dict) else f"not known: {settings.signals} is no AMQP door"
     if policy != "required":
         raise ValueError(policy)
     return policy

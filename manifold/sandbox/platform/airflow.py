@@ -115,9 +115,9 @@ def is_healthy(settings: Settings) -> bool:
         address = url(settings)
         answer = httpx.get(f"{address}{HEALTH}", timeout=2, verify=verified(settings, address))
         components = answer.json() if answer.status_code == httpx.codes.OK else {}
-    except (httpx.HTTPError, OSError, ValueError):
+        return all(components[name]["status"] == "healthy" for name in REQUIRED_COMPONENTS)
+    except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError):  # the last three: another program may use the port
         return False
-    return all(components.get(name, {}).get("status") == "healthy" for name in REQUIRED_COMPONENTS)
 
 
 def run(settings: Settings) -> int:

@@ -9,6 +9,7 @@ from manifold.runtime.tls import web_context
 from manifold.sandbox.platform import airflow, certificates
 from manifold.sandbox.platform.processes import Record, family, wait_gone
 from manifold.settings import Settings
+from tests.support.other_program import other_program
 from tests.support.servers import free_port, start_airflow, stopping, wait_until
 
 pytestmark = pytest.mark.slow
@@ -62,3 +63,9 @@ def test_airflow_becomes_healthy_reloads_its_certificate_and_stops_completely(tm
         assert {"dag-processor", "scheduler --skip-serve-logs"} <= commands
         assert wait_gone(running, 5) == []
         assert not airflow.is_healthy(settings)
+
+
+@pytest.mark.parametrize("body", [b"5", b"null", b"[1]", b'{"scheduler": 5}', b"<html>"])
+def test_another_program_on_the_port_of_airflow_is_not_a_healthy_airflow(body: bytes, tmp_path: Path) -> None:
+    with other_program(body) as program:
+        assert not airflow.is_healthy(Settings(home=tmp_path, airflow_port=program.port))
