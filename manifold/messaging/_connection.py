@@ -45,12 +45,17 @@ class Endpoint:
         Raises:
             Permanent: the URL is invalid.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in _USES_TLS or not parts.hostname:
-            raise Permanent(f"mqtt_url={url!r} must look like mqtt://host:1883 or mqtts://host:8883")
+        invalid = Permanent(f"mqtt_url={url!r} must look like mqtt://host:1883 or mqtts://host:8883")
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as exc:  # the URL cannot be parsed, or its port is out of range
+            raise invalid from exc
+        if parts.scheme not in _USES_TLS or not host or port == 0:
+            raise invalid
         tls = _USES_TLS[parts.scheme]
         default_port = _TLS_PORT if tls else _PLAIN_PORT
-        return cls(parts.hostname, parts.port or default_port, tls, files)
+        return cls(host, port or default_port, tls, files)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -22,7 +22,7 @@ class MqttSettings(SharedSettings):
     """How services connect to the broker."""
 
     mqtt_url: MqttUrl = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
-    mqtt_vehicle_url: str = _s(
+    mqtt_vehicle_url: MqttUrl = _s(
         "",
         "where vehicles find the broker, as `status` tells it; empty: mqtt_url, with 1883 where that has the services' port 1884",
     )

@@ -269,6 +269,8 @@ def test_invalid_settings_are_named_together_with_value_and_remedy(monkeypatch: 
         ("ARCHIVE_URL", "s3://"),
         ("MQTT_URL", "mqtt://host:99999"),
         ("MQTT_URL", "mqtt://[::1"),
+        ("MQTT_VEHICLE_URL", "mqtt://host:99999"),
+        ("MQTT_VEHICLE_URL", "cars.example:8883"),
         ("REDIS_URL", "host:6379"),
         ("REDIS_URL", "redis://:top/secret@host:6379/0"),
         ("SIGNALS_REDIS_URL", "redis://host:99999"),

@@ -327,7 +327,10 @@ def test_connections_that_break_early_reconnect_with_backoff(before_s: float, li
     assert pause_after_loss(before_s, lived_s) == pause_s
 
 
-@pytest.mark.parametrize("wrong", ["127.0.0.1:1883", "http://h:1", "mqtt://"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["127.0.0.1:1883", "http://h:1", "mqtt://", "mqtt://h:65536", "mqtt://h:0", "mqtt://h:x", "mqtt://[::1:1883", "mqtt://:1883"],
+)
 def test_an_invalid_url_is_named(wrong: str) -> None:
     with pytest.raises(Permanent, match="mqtt://host:1883"):
         Mqtt(wrong, "c")
