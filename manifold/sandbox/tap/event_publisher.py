@@ -80,8 +80,7 @@ class EventPublisher:
         pause = wait_exponential_jitter(multiplier=0.05, max=1.0)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(OSError), wait=pause, after=_report):
             with attempt:
-                await self._run_connection()
-                attempt.retry_state.attempt_number = 0  # the connection has worked: retry without a pause
+                await self._run_connection(attempt.retry_state)
 
     async def drain(self, within_s: float) -> bool:
         """Wait up to `within_s` seconds until all events are confirmed; return whether they are."""
@@ -92,13 +91,17 @@ class EventPublisher:
             return False
         return True
 
-    async def _run_connection(self) -> None:
-        """Connect, publish the waiting events, and keep the connection alive. Always raises OSError, when the connection ends."""
+    async def _run_connection(self, retry_state: RetryCallState) -> None:
+        """Connect, publish the waiting events, and keep the connection alive. Always raises OSError, when the connection ends.
+
+        Once the broker has accepted the connection, its loss counts as the first failure, so that pauses are short again.
+        """
         connection = _BrokerConnection(self._on_confirmed)
         await self._dial(lambda: connection)
         try:
             async with asyncio.timeout(_CONNECT_WAIT_S):
                 await connection.accepted
+            retry_state.attempt_number = 1
             self.reconnects += 1
             self._resume(connection)
             while not connection.closed.done():

@@ -3,8 +3,11 @@
 import asyncio
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from manifold.sandbox.tap import event_publisher
 from manifold.sandbox.tap.event_publisher import EventPublisher
+from tests.manifold.messaging.test_mqtt import cuttable, until
 from tests.manifold.sandbox.tap.raw_connection import PUBLISH, RawConnection
 from tests.support.servers import Server, free_port, start_mosquitto, stopping
 
@@ -80,3 +83,23 @@ def test_unconfirmed_events_are_resent_after_a_broker_kill(tmp_path: Path) -> No
             running.cancel()
 
     asyncio.run(tell())
+
+
+def test_each_loss_of_a_connection_that_worked_is_logged_once(mosquitto: Server) -> None:
+    losses = 3
+
+    async def lose() -> None:
+        async with asyncio.timeout(WITHIN_S), cuttable(mosquitto.port) as (port, cut, _):
+            it = EventPublisher(dial_to(port), lambda _: None)
+            running = asyncio.create_task(it.run())
+            for loss in range(losses):
+                await until(lambda loss=loss: it.reconnects == loss)  # type: ignore[misc]  # mypy does not see the default
+                cut()
+            await until(lambda: it.reconnects == losses)
+            running.cancel()
+
+    with capture_logs() as logs:
+        asyncio.run(lose())
+
+    reasons = [entry["reason"] for entry in logs if entry["event"].startswith("event publisher not connected")]
+    assert reasons == ["closed by the broker"] * losses
