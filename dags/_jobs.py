@@ -225,7 +225,11 @@ class SparkJob(SparkSubmitOperator):
             return None
         if content is None:
             self.log.warning("job %s has left no result at %s; check that its driver can write there", self.task_id, address)
-        return json.loads(content) if content else None
+        try:
+            return json.loads(content) if content else None
+        except ValueError as exc:
+            self.log.warning("the result of job %s at %s is not JSON: %s", self.task_id, address, exc)
+            return None
 
 
 def _refuse_unknown_parameters(context: Context) -> None:
@@ -258,14 +262,18 @@ def _run_stage(task_id: str, hook: SubprocessHook, arguments: Iterable[str]) -> 
 
 
 def _run_command(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:
-    """Run a stage in its own process; return its exit status, the last line of its output, and its result, or None."""
+    """Run a stage in its own process; return its exit status, the last line of its output, and its result.
+
+    The result is None if the stage failed, or has left none.
+    """
     with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
         file = Path(folder) / "result.json"
         stage = [argument for argument in arguments if argument]  # its name and options, without those that rendered to nothing
         command = [sys.executable, "-m", "pipelines", *stage, "--result", str(file)]
         # Run in the project's folder, because paths in settings may be relative to it.
         process = hook.run_command(command, cwd=str(PIPELINES.parents[1]))
-        result = json.loads(file.read_text()) if file.exists() else None
+        has_result = process.exit_code == DONE and file.exists()
+        result = json.loads(file.read_text()) if has_result else None
         return process.exit_code, process.output, result
 
 

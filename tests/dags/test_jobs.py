@@ -136,6 +136,41 @@ def test_a_killed_job_is_retried(submit: Path) -> None:
     assert not isinstance(caught.value, AirflowFailException)
 
 
+TORN_RESULT = """#!{python}
+import pathlib, sys
+from urllib.parse import urlsplit
+file = pathlib.Path(urlsplit(sys.argv[sys.argv.index("--result") + 1]).path)
+file.parent.mkdir(parents=True, exist_ok=True)
+file.write_text('{{"segments": ')
+sys.exit({status})
+"""
+
+
+def test_a_torn_result_does_not_hide_that_its_job_failed(submit: Path, tmp_path: Path) -> None:
+    submit.write_text(TORN_RESULT.format(python=sys.executable, status=7))
+
+    with pytest.raises(AirflowException, match=r"job: .*Error code is: 7.*may help"):
+        job(*DISCOVER).execute({})
+    assert left(tmp_path) == []
+
+
+def test_a_torn_result_of_a_job_that_succeeded_is_no_result(submit: Path, tmp_path: Path) -> None:
+    submit.write_text(TORN_RESULT.format(python=sys.executable, status=0))
+
+    assert job(*DISCOVER).execute({}) is None
+    assert left(tmp_path) == []
+
+
+def test_a_torn_result_does_not_hide_that_a_subprocess_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = tmp_path / "bin" / "python"
+    interpreter.write_text(TORN_RESULT.format(python=sys.executable, status=7))
+    interpreter.chmod(0o755)
+    monkeypatch.setattr("dags._jobs.sys.executable", str(interpreter))
+
+    with pytest.raises(AirflowException, match="may help"):
+        SubprocessOperator(task_id="job", arguments=DISCOVER).execute({})
+
+
 def test_a_job_names_its_task_as_lineage_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, due = tmp_path / "home" / "events.jsonl", datetime(2026, 3, 1, tzinfo=UTC)
     task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)
