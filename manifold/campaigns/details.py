@@ -47,7 +47,7 @@ def missing_approvals(campaign: Campaign) -> list[dict[str, Any]]:
         request |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
     else:
         return []
-    # The number of approvals on record makes a request that is repeated after an approval differ from the request before.
+    # If the same approval is asked for once more, Airflow's DAG run of the new request needs another id than the one before.
     request["answers"] = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [request]
 

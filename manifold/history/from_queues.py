@@ -63,8 +63,8 @@ def with_trigger_ids(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryH
 def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[int]:
     """Return the seqs of pending and parked entries.
 
-    With `bounds`, return the newest of those within the bounds, and at least one more than a page if there are more. Some may be
-    just outside the bounds, because Redis compares rounded seqs.
+    With `bounds`, return only the newest within the bounds: at least `bounds.limit` + 1 if there are as many, so that the caller
+    sees whether another page follows. Redis compares rounded seqs, so some may be just outside the bounds.
     """
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):

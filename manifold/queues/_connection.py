@@ -34,15 +34,15 @@ class _Sending(AbstractConnection):
     _is_connecting = False
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect if necessary.
+        """Connect if necessary, as redis-py does, and note meanwhile that the handshake is running.
 
         Raises:
             redis.RedisError: Redis is unavailable or rejects this client.
         """
-        library: Any = super()
+        inherited: Any = super()  # redis-py does not type its methods
         self._is_connecting = True
         try:
-            await library.connect_check_health(*args, **kwargs)
+            await inherited.connect_check_health(*args, **kwargs)
         finally:
             self._is_connecting = False
 
@@ -52,7 +52,7 @@ class _Sending(AbstractConnection):
         Raises:
             redis.RedisError: the command was not sent, or only part of it.
         """
-        library: Any = self  # redis-py does not type these methods
+        library: Any = self
         # A connection closed during the handshake is an error. Reconnecting would loop forever if the server always closes it.
         if self.is_connected and not self._is_connecting and stream_reader(self).at_eof():
             await self.disconnect(nowait=True)

@@ -92,7 +92,7 @@ class Answers:
         admission = self._limit.judge(message)
         if admission is Admission.DROPPED:
             self._ignore(message, "dropped")
-        elif self._window.admit(message):
+        elif self._window.admit(message):  # False for QoS 0 under load: dropped and counted there
             self._waiting.append((message, admission))
             self.on_arrived()
 

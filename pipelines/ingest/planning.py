@@ -162,8 +162,8 @@ def _compare_segments(
 ) -> Overlaps:
     """Compare the new segments of each stream with each other and with ingested segments. Invalid segments are problems too.
 
-    Replays are compared only with other replays: the seqs in a replay are those of refused messages, so the segments with the
-    original messages contain them too.
+    Replays are compared only with other replays. A replay repeats the seqs of refused messages, so it always overlaps the segment
+    with the original messages, and that is no problem.
     """
     overlaps = Overlaps(problems={path: probed.problem for path, probed in probes.items() if probed.problem is not None})
     for stream, replayed in product(DEDUPLICATED_STREAMS, (False, True)):

@@ -140,6 +140,9 @@ class PartitionBy(Step):
 
 
 def _field_name(column: str, transform: str) -> str:
-    """Name the partition field as `manifold.lake.schema` does, for example `ts_day`; without the argument of a transform."""
+    """Name the partition field as `manifold.lake.schema` does, for example `ts_day`.
+
+    The name lacks the argument of a transform, so a step that changes only the argument would change nothing.
+    """
     transform_name = transform.split("[")[0]
     return column if transform == "identity" else f"{column}_{transform_name}"

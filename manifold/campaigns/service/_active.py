@@ -238,7 +238,7 @@ class Active:
 
     def _await_record(self, name: str, effect: Decide | Release, receipt: Receipt) -> None:
         """Decide nothing more about the campaign until the message that was recorded is folded."""
-        recorded_seq = receipt.duplicate_of or receipt.seq  # an equal message may have been recorded before, and counts alone
+        recorded_seq = receipt.duplicate_of or receipt.seq  # if an equal message was recorded before, only that one is folded
         self._awaited.setdefault(name, set()).add(recorded_seq)
         if receipt.duplicate_of is None:
             if isinstance(effect, Release):
