@@ -55,7 +55,7 @@ class OutcomeDrain:
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
                 self._oldest_ms = None
                 if self.problem is not None:
-                    log.info("outcomes drained from redis again")
+                    log.info("draining of outcomes from redis resumed")
                 self.problem = None
                 if 0 < len(records) < self._batch:
                     await asyncio.sleep(GATHER_S)

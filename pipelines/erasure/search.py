@@ -139,8 +139,8 @@ def _seq_keys(seqs: Iterable[int]) -> pa.Table:
 
 
 def _seqs_of_sealed(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> Iterator[int]:
-    """Yield the seqs of refused messages of signals whose sealed bytes name the vehicle."""
-    if not vehicle.is_searched_in_opaque:  # then `is_named_in_sealed` is always false
+    """Yield the seqs of refused messages of signals whose payloads, once opened, name the vehicle."""
+    if not vehicle.is_searched_in_opaque:  # a short name is not searched for in payloads, so these need not be opened
         return
     loaded = catalog.load_table(QUARANTINE.identifier)
     is_of_signals = In(term="stream", literals={stream.value for stream in SEALED_STREAMS})

@@ -160,7 +160,9 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, offend
 def _compare_segments(
     catalog: Catalog, archive: Archive, ledger: Ledger, new: list[Segment], probes: Mapping[str, Probe], complete_from_seq: int
 ) -> Overlaps:
-    """Compare the new segments of each stream with each other and with ingested segments. Invalid segments are problems too.
+    """Find messages of the new segments that are in another new segment, or in an ingested one, too, stream by stream.
+
+    The result says which of them to skip, and names as problems the segments that contradict each other or are invalid.
 
     Replays are compared only with other replays. A replay repeats the seqs of refused messages, so it always overlaps the segment
     with the original messages, and that is no problem.
