@@ -16,7 +16,7 @@ from manifold.archive.lines import COMPRESSED, decompressed, from_lines, lines_o
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.archive_files import is_parquet
-from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
+from manifold.contracts.envelope import SEGMENT_SCHEMA
 from pipelines.erasure.names import ErasedVehicle
 from pipelines.erasure.sealed import SEALED_STREAMS
 
@@ -88,16 +88,12 @@ def segment_without(segment: Segment, content: bytes, vehicle: ErasedVehicle) ->
 def _changes(segment: Segment, messages: pa.Table, vehicle: ErasedVehicle) -> Iterator[tuple[int, Row | None]]:
     """Yield (index, replacement) for each message that names the vehicle. If the replacement is None, the message is removed."""
     # A quick test of whole columns selects the messages that are searched one by one.
-    is_candidate = pc.or_(
-        vehicle.may_be_named_in(messages["payload"], escaped=segment.stream is not Stream.DATA),
-        vehicle.may_be_named_in(messages["topic"]),
-    )
+    is_candidate = pc.or_(vehicle.may_be_named_in(messages["payload"]), vehicle.may_be_named_in(messages["topic"]))
     if segment.stream in SEALED_STREAMS and vehicle.is_searched_in_opaque:  # the payloads of refused signal messages are sealed
         is_candidate = pc.or_(is_candidate, pc.is_valid(messages["refused_because"]))
-    headers = messages["headers"].combine_chunks()
-    header_values = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
-    if len(header_values) and pc.any(vehicle.may_be_named_in(header_values)).as_py():
-        is_candidate = pa.array([True] * messages.num_rows)  # `header_values` does not tell which message has the value
+    header_texts = [texts for chunk in messages["headers"].chunks for texts in (chunk.keys, chunk.items)]
+    if any(pc.any(vehicle.may_be_named_in(texts)).as_py() for texts in header_texts):
+        is_candidate = pa.array([True] * messages.num_rows)  # `header_texts` does not tell which message has the header
     indices = pc.indices_nonzero(is_candidate)
     for index, message in zip(indices.to_pylist(), messages.take(indices).to_pylist(), strict=True):
         replacement = vehicle.remove_from(segment.stream, message)
