@@ -81,6 +81,9 @@ class ErasedVehicle:
 
         Return the same object if the message does not change, a new row if it does, or None if the message must be removed.
         """
+        refusal = row["refused_because"]
+        if refusal is not None and row["seq"] < self.before_seq and self.is_named_in(refusal):
+            return None
         if stream is Stream.OUTCOME:
             return self._outcome_without(row)
         if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):

@@ -149,6 +149,7 @@ def test_no_file_keeps_anything_of_the_vehicle_and_everything_of_others_stays(kn
         pytest.param(Stream.TRIGGER, replace(trigger(1, [STAYS]), topic=f"for/{GONE}"), None, id="a topic that ingest refuses"),
         pytest.param(Stream.CAMPAIGN, envelope(1, Stream.CAMPAIGN, f"for/{GONE}", b"{}"), None, id="a refused order's topic"),
         pytest.param(Stream.OUTCOME, envelope(1, Stream.OUTCOME, "outcomes/x", b"?", headers={"for": GONE}), [], id="no outcome"),
+        pytest.param(Stream.DATA, data(1, "d1", b"", refused_because=f"not for {GONE}"), None, id="the reason of a refusal"),
     ],
 )
 def test_a_name_that_only_one_message_of_the_archive_has_in_one_place_is_found(
@@ -179,6 +180,31 @@ def test_repeated_and_empty_headers_of_foreign_archives_are_searched(place_of: L
     assert erased(place_of).proved
 
     assert pq.read_table(file)["headers"].to_pylist() == [[("for", "all"), ("by", None)]]
+
+
+@pytest.mark.parametrize("is_parquet", [True, False], ids=["Parquet", "JSON Lines"])
+def test_fields_of_foreign_archives_that_ingest_ignores_are_searched(place_of: Lake, redis: Redis, is_parquet: bool) -> None:
+    payload = json.dumps({"ids": [STAYS], "request_id": "r1", "data_id": "d"})
+    message = {"topic": TRIGGER, "payload": payload, "received_at": NOON_MS + 1}
+    rows = [message, message | {"origin": {"of": [f"by {GONE}"]}}, message]
+    path = "trigger/a.parquet" if is_parquet else "trigger/a.jsonl"
+    file = place_of.settings.home / "archive" / path
+    file.parent.mkdir(parents=True)
+    if is_parquet:
+        pq.write_table(pa.Table.from_pylist(rows[1:]), file)
+    else:
+        long = json.dumps(message)[:-1] + f', "long": {"1" * 5_000}}}'
+        file.write_text("\n".join([*map(json.dumps, rows), long, "no message"]))
+    before = decode(path, file.read_bytes()).messages
+    catalog = open_catalog(place_of.settings)
+
+    found, _ = search_all(catalog, place_of.settings, redis, ErasedVehicle(GONE, seq_at(60_000)))
+    done = erased(place_of, catalog)
+
+    assert [one.where for one in found] == [path]
+    assert (done.proved, done.messages, done.segments) == (True, 1, 1)
+    assert named_in(file.parent, GONE) == []
+    assert decode(path, file.read_bytes()).messages.to_pylist() == before.to_pylist()
 
 
 def test_the_record_states_when_and_why_and_not_who(known: Lake) -> None:
