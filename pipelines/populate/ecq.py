@@ -4,6 +4,7 @@ Payloads stay in the lake until a dispatcher needs them (`manifold.lake.ecq_payl
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from math import ceil
 
@@ -42,34 +43,37 @@ def load_queues(
     since = None if everything else loaded_at(redis)
     if not has_rows(catalog, added, since):
         return LoadResult()
-    rows = _rows_of_clients(spark, settings, added, since)
     load = _loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
-    counts, corrupt = run_and_count(rows, load, ("owners", "offered", "queued"))
+    with _rows_of_clients(spark, settings, added, since) as rows:
+        counts, corrupt = run_and_count(rows, load, ("owners", "offered", "queued"))
     return LoadResult(counts["owners"], counts["offered"], counts["queued"], spoilt=corrupt[SPOILT])
 
 
-def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> DataFrame:
-    """The united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
+@contextmanager
+def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, since: datetime | None) -> Iterator[DataFrame]:
+    """Yield the united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
 
     `since` is the instant at which the queues were loaded.
     """
     index = _read_table(spark, settings, added.index)
     state = _read_table(spark, settings, added.state)
-    row_count = 0
     if added.is_everything:
-        row_count = added.index.rows + added.state.rows
-    else:
-        may_be_missing = sf.col("applied") == sf.lit(False)
-        if since is not None:
-            may_be_missing |= sf.col("ts") <= sf.lit(since + AROUND_LOADING)
-        with_messages = _read_added(spark, settings, added.index).where(may_be_missing).select("client_id")
-        is_rewound = sf.col("kind") == StateKind.REWOUND.value
-        rewound = _read_added(spark, settings, added.state).where(is_rewound).select("client_id")
-        clients = with_messages.unionByName(rewound).distinct().persist()
+        partitions = max(parallelism(spark), ceil((added.index.rows + added.state.rows) / ROWS_PER_PARTITION))
+        yield united(index, state).repartition(partitions, "client_id")
+        return
+    may_be_missing = sf.col("applied") == sf.lit(False)
+    if since is not None:
+        may_be_missing |= sf.col("ts") <= sf.lit(since + AROUND_LOADING)
+    with_messages = _read_added(spark, settings, added.index).where(may_be_missing).select("client_id")
+    is_rewound = sf.col("kind") == StateKind.REWOUND.value
+    rewound = _read_added(spark, settings, added.state).where(is_rewound).select("client_id")
+    clients = with_messages.unionByName(rewound).distinct().persist()
+    try:
         index = index.join(clients, "client_id", "left_semi")
         state = state.join(clients, "client_id", "left_semi")
-    partitions = max(parallelism(spark), ceil(row_count / ROWS_PER_PARTITION))
-    return united(index, state).repartition(partitions, "client_id")
+        yield united(index, state).repartition(parallelism(spark), "client_id")
+    finally:
+        clients.unpersist()
 
 
 def _read_table(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
