@@ -2,13 +2,14 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
@@ -16,11 +17,13 @@ from manifold.archive.lines import COMPRESSED, decompressed, from_lines, lines_o
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
 from manifold.contracts.archive_files import is_parquet
-from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
+from manifold.contracts.envelope import SEGMENT_SCHEMA
 from pipelines.erasure.names import ErasedVehicle
 from pipelines.erasure.sealed import SEALED_STREAMS
 
 Row = dict[str, Any]
+
+_LINE_FIELDS = (*SEGMENT_SCHEMA.names, "payload_base64")
 
 
 @dataclass(slots=True)
@@ -63,7 +66,8 @@ def erase_from_archive(archive: Archive, vehicle: ErasedVehicle, *, dry: bool = 
 def segment_without(segment: Segment, content: bytes, vehicle: ErasedVehicle) -> tuple[pa.Table | bytes, int]:
     """Return the segment without the vehicle, and the number of its messages that named the vehicle.
 
-    The segment is a table if it is a Parquet file, else the bytes of a text file.
+    The segment is a table if it is a Parquet file, else the bytes of a text file. If it changes, it loses the fields that ingest
+    ignores; it also changes if only such a field names the vehicle.
 
     Raises:
         Unreadable: the bytes are not a valid segment.
@@ -71,38 +75,68 @@ def segment_without(segment: Segment, content: bytes, vehicle: ErasedVehicle) ->
     if is_parquet(segment.path):
         messages = decode(segment.path, content).messages
         changes = dict(_changes(segment, messages, vehicle))
-        if not changes:
+        changed_messages = len(changes) or _count_ignored(_ignored_columns(content), messages, vehicle)
+        if not changed_messages:
             return messages, 0
         is_unchanged = pa.array([index not in changes for index in range(messages.num_rows)])
         unchanged = messages.filter(is_unchanged).cast(SEGMENT_SCHEMA)
         replacements = [row for row in changes.values() if row is not None]
         table = pa.concat_tables([unchanged, pa.Table.from_pylist(replacements, schema=SEGMENT_SCHEMA)])
-        return table.sort_by("seq"), len(changes)
+        return table.sort_by("seq"), changed_messages
     messages = from_lines(segment.path, content).messages
     changes = dict(_changes(segment, messages, vehicle))
-    if not changes:
+    changed_messages = len(changes) or _count_ignored(_ignored_fields(segment.path, content, messages), messages, vehicle)
+    if not changed_messages:
         return content, 0
-    return _text_file(segment.path, content, messages, changes), len(changes)
+    return _text_file(segment.path, content, messages, changes), changed_messages
 
 
 def _changes(segment: Segment, messages: pa.Table, vehicle: ErasedVehicle) -> Iterator[tuple[int, Row | None]]:
     """Yield (index, replacement) for each message that names the vehicle. If the replacement is None, the message is removed."""
     # A quick test of whole columns selects the messages that are searched one by one.
-    is_candidate = pc.or_(
-        vehicle.may_be_named_in(messages["payload"], escaped=segment.stream is not Stream.DATA),
-        vehicle.may_be_named_in(messages["topic"]),
-    )
+    is_candidate = pc.or_(vehicle.may_be_named_in(messages["payload"]), vehicle.may_be_named_in(messages["topic"]))
+    is_candidate = pc.or_(is_candidate, vehicle.may_be_named_in(messages["refused_because"]))
     if segment.stream in SEALED_STREAMS and vehicle.is_searched_in_opaque:  # the payloads of refused signal messages are sealed
         is_candidate = pc.or_(is_candidate, pc.is_valid(messages["refused_because"]))
-    headers = messages["headers"].combine_chunks()
-    header_values = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
-    if len(header_values) and pc.any(vehicle.may_be_named_in(header_values)).as_py():
-        is_candidate = pa.array([True] * messages.num_rows)  # `header_values` does not tell which message has the value
+    header_texts = [texts for chunk in messages["headers"].chunks for texts in (chunk.keys, chunk.items)]
+    if any(pc.any(vehicle.may_be_named_in(texts)).as_py() for texts in header_texts):
+        is_candidate = pa.array([True] * messages.num_rows)  # `header_texts` does not tell which message has the header
     indices = pc.indices_nonzero(is_candidate)
     for index, message in zip(indices.to_pylist(), messages.take(indices).to_pylist(), strict=True):
         replacement = vehicle.remove_from(segment.stream, message)
         if replacement is not message:
             yield index, replacement
+
+
+def _count_ignored(rows: Iterable[Row], messages: pa.Table, vehicle: ErasedVehicle) -> int:
+    """Count the rows with ignored fields that name the vehicle; 0 if all messages of the file were accepted later."""
+    if not messages.num_rows or pc.min(messages["seq"]).as_py() >= vehicle.before_seq:
+        return 0
+    return sum(vehicle.is_named_in(json.dumps(row, default=str, ensure_ascii=False)) for row in rows)
+
+
+def _ignored_columns(content: bytes) -> Iterable[Row]:
+    """The rows of a Parquet file, with only the text of columns that the envelope does not have."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    leaves = [file.schema.column(index) for index in range(len(file.schema))]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")]
+    ignored = [path for path in texts if path.split(".")[0] not in SEGMENT_SCHEMA.names]
+    rows: list[Row] = file.read(ignored, use_threads=False).to_pylist() if ignored else []
+    return rows
+
+
+def _ignored_fields(path: str, content: bytes, messages: pa.Table) -> Iterable[Row]:
+    """Yield the objects on the valid lines of a text file, without the fields that `_line` writes."""
+    invalid_lines = messages.filter(pc.less(messages["seq"], 0)).select(["topic"]).to_pylist()
+    invalid_numbers = set(map(_line_number, invalid_lines))
+    for number, line in enumerate(lines_of(decompressed(path, content)), start=1):
+        if number in invalid_numbers or not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):  # Python reads no number of more than 4,300 digits
+            fields = {"line": line.decode(errors="replace")}
+        yield {name: value for name, value in fields.items() if name not in _LINE_FIELDS}
 
 
 def _text_file(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:

@@ -7,7 +7,6 @@ it. In opaque payloads, a short name would be found by chance, so such payloads 
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +19,14 @@ from manifold.contracts.envelope import Stream
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import datetime_of
+from manifold.contracts.topics import CAMPAIGN, RELEASE, TRIGGER_TOPICS
 from pipelines.erasure.campaigns import order_without_vehicle
 from pipelines.erasure.sealed import SEALED_STREAMS, Opener, open_nothing
 
 MIN_LENGTH_IN_OPAQUE = 8
 OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # columns of compacted queues that have seqs
 _ISO = re.compile(r"[0-9A-Z]{17}")
+_FIXED_TOPICS = (*TRIGGER_TOPICS, RELEASE, CAMPAIGN)  # of triggers and of orders to campaigns; a short name may be part of them
 _TRIGGER_FIELDS = ("ids", "request_id", "data_id", "data")
 
 Row = dict[str, Any]
@@ -66,14 +67,12 @@ class ErasedVehicle:
         first_seen_at = row.get("first_seen_at")
         return first_seen_at is not None and bool(first_seen_at >= self._before_instant)
 
-    def may_be_named_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
-        """Flag the values that may name the vehicle, by a quick test.
+    def may_be_named_in(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Flag the values that may name the vehicle, by a quick test that misses none that `is_named_in` accepts.
 
-        With `escaped`, values may have JSON escapes, so every value with a backslash is flagged, too.
+        Values with the name are flagged and, because they may have JSON escapes, values with a backslash.
         """
         has_name = pc.fill_null(pc.match_substring(column, self.vin), False)
-        if not escaped:
-            return has_name
         has_backslash = pc.fill_null(pc.match_substring(column, "\\"), False)
         return pc.or_(has_name, has_backslash)
 
@@ -82,16 +81,19 @@ class ErasedVehicle:
 
         Return the same object if the message does not change, a new row if it does, or None if the message must be removed.
         """
+        refusal = row["refused_because"]
+        if refusal is not None and row["seq"] < self.before_seq and self.is_named_in(refusal):
+            return None
         if stream is Stream.OUTCOME:
             return self._outcome_without(row)
         if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):
             return self._acknowledgement_without(row)
         if row["seq"] >= self.before_seq:  # outcomes and acknowledgements are judged by the seq of their entry, above
             return row
-        if stream is Stream.TRIGGER:
-            return self._trigger_without(row)
-        if stream is Stream.CAMPAIGN:
-            return self._order_without(row)
+        if stream in (Stream.TRIGGER, Stream.CAMPAIGN):
+            if row["topic"] not in _FIXED_TOPICS and self.is_named_in(row["topic"]):
+                return None  # ingest refuses the message because of its topic
+            return self._trigger_without(row) if stream is Stream.TRIGGER else self._order_without(row)
         if stream is Stream.ANSWER:
             return self._answer_without(row)
         # The payloads of the other streams are opaque.
@@ -133,8 +135,10 @@ class ErasedVehicle:
 
     def _invalid_without(self, row: Row) -> Row | None:
         """Remove a message that cannot be parsed if it is older than `before_seq` and names the vehicle."""
+        if row["seq"] >= self.before_seq:
+            return row
         names_vehicle = self.is_named_in(row["payload"]) or self.is_named_in(row["topic"])
-        return None if row["seq"] < self.before_seq and names_vehicle else row
+        return None if names_vehicle else self._without_headers(row)
 
     def _trigger_without(self, row: Row) -> Row | None:
         """Remove the vehicle from the ids of a trigger. A trigger for no other vehicle, and a refused trigger, is removed."""
@@ -180,13 +184,13 @@ class ErasedVehicle:
 
     def _without_headers(self, row: Row) -> Row:
         """Remove the headers that name the vehicle. Headers of the platform itself stay."""
-        headers: Mapping[str, str] = dict(row["headers"] or ())
-        kept = {
-            name: value
-            for name, value in headers.items()
-            if name.startswith(SERVICE_PREFIX) or not (self.is_named_in(name) or self.is_named_in(value))
-        }
-        return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
+        pairs: list[tuple[str, str | None]] = row["headers"] or []
+        kept = [
+            (name, value)
+            for name, value in pairs
+            if name.startswith(SERVICE_PREFIX) or not (self.is_named_in(name) or self.is_named_in(value or ""))
+        ]
+        return row if len(kept) == len(pairs) else row | {"headers": kept}
 
 
 def _json_object(payload: bytes) -> dict[str, Any] | None:

@@ -175,10 +175,9 @@ def rows_naming(rows: pa.Table, vehicle: ErasedVehicle, columns: tuple[str, ...]
     if not text_columns or not rows.num_rows:
         return
     # A quick test of whole columns selects the rows that are searched one by one.
-    is_candidate = vehicle.may_be_named_in(rows[text_columns[0]], escaped=True)
+    is_candidate = vehicle.may_be_named_in(rows[text_columns[0]])
     for column in text_columns[1:]:
-        may_have_escapes = column not in ("data_id", "vin", "client_id")
-        is_candidate = pc.or_(is_candidate, vehicle.may_be_named_in(rows[column], escaped=may_have_escapes))
+        is_candidate = pc.or_(is_candidate, vehicle.may_be_named_in(rows[column]))
     for row in rows.filter(is_candidate).to_pylist():
         if any(row[column] is not None and vehicle.is_named_in(row[column]) for column in text_columns):
             yield row

@@ -49,7 +49,11 @@ def drop_messages(run: Run, *, dry_run: bool) -> Removal:
         redis.RedisError: Redis is unavailable or refuses; the lake is unchanged.
     """
     if dry_run:
-        return _removal(_past_retention(Attempt.on_main(run)).persist())
+        old_messages = _past_retention(Attempt.on_main(run)).persist()
+        try:
+            return _removal(old_messages)
+        finally:
+            old_messages.unpersist()
     with connect(run.settings.redis) as redis, populate_lock(redis):
         return until_not_overtaken()(lambda: _remove_messages(Attempt.on_main(run)))
 

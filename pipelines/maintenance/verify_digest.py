@@ -115,8 +115,8 @@ def _digests_of(rows: DataFrame, *, sign: int) -> DataFrame:
 def _walk(url: str, walkers: int, newest_of_node: dict[int, int]) -> Batches:
     """Make the function for `mapInArrow` that reads the queues and yields rows of `ROWS`.
 
-    Each input row is a walker: its column `id` has the walker's number, from 0 to `walkers` - 1. A walker lists all keys and reads
-    those of its share of the buckets. `newest_of_node` has the newest ingested seq of each recorder.
+    Each input row is a walker: its column `id` has the walker's number, from 0 to `walkers` - 1. A walker lists all keys, and
+    reads those of its share of the buckets. `newest_of_node` has the newest ingested seq of each recorder.
     """
     newest = np.full(MAX_NODE + 1, -1, np.int64)  # -1: no entry of this recorder is ingested yet
     for node, seq in newest_of_node.items():

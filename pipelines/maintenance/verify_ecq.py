@@ -46,15 +46,19 @@ class QueueDifference(StrEnum):
 
 
 REPAIRABLE = (QueueDifference.MISSING, QueueDifference.ACKNOWLEDGED, QueueDifference.POSITION)
-REPAIRED = "repaired"
 
 
 def _column(kind: QueueDifference) -> str:
-    """The name of the count column. The prefix is needed because `run_and_count` has a column `spoilt` of its own."""
+    """The name of the column with the number of differences; `run_and_count` has a column `spoilt` of its own."""
     return f"queues_{kind.value}"
 
 
-COUNT_COLUMNS = (*map(_column, QueueDifference), REPAIRED)
+def _repaired_column(kind: QueueDifference) -> str:
+    """The name of the column with the number of repaired differences."""
+    return f"repaired_{kind.value}"
+
+
+COUNT_COLUMNS = (*map(_column, QueueDifference), *map(_repaired_column, REPAIRABLE))
 
 
 def compare_queues(
@@ -62,7 +66,8 @@ def compare_queues(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the number of clients whose queue differs, by kind, and the numbers that were repaired, by kind.
 
-    A queue is repaired by loading it from the lake, which repairs all its differences of the kinds in `REPAIRABLE`.
+    A queue is repaired by loading it from the lake, which repairs all its differences of the kinds in `REPAIRABLE`. It is not
+    repaired if the load meets a corrupt key.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
@@ -73,9 +78,8 @@ def compare_queues(
     compare = _comparer(settings.redis, Policy.of(settings), now, repair=repair)
     counts, _ = run_and_count(rows, compare, COUNT_COLUMNS)
     differing = {kind.value: counts[_column(kind)] for kind in QueueDifference}
-    if repair and counts[REPAIRED]:
-        return differing, {kind.value: counts[_column(kind)] for kind in REPAIRABLE}
-    return differing, {}
+    repaired = {kind.value: counts[_repaired_column(kind)] for kind in REPAIRABLE}
+    return differing, repaired if repair else {}
 
 
 def _pinned(spark: SparkSession, settings: Settings, table: Table, base: Base) -> DataFrame:
@@ -154,16 +158,19 @@ def _comparer(url: str, policy: Policy, now: datetime, *, repair: bool) -> Batch
         lake_queues = folded(pa.concat_tables(tables or [UNITED.empty_table()]))
         counts: Counter[str] = Counter()
         while chunk := list(islice(lake_queues, CLIENT_BATCH_SIZE)):
-            to_repair: list[FoldedQueue] = []
+            to_repair: list[tuple[FoldedQueue, set[QueueDifference]]] = []
             redis_queues = loader.read([lake.client_id for lake in chunk])
             for lake, (_, queue) in zip(chunk, redis_queues, strict=True):
                 kinds = set(differences(lake, queue, now=now, policy=policy))
                 counts.update(map(_column, kinds))
-                if kinds.intersection(REPAIRABLE):
-                    to_repair.append(lake)
+                if repairable_kinds := kinds.intersection(REPAIRABLE):
+                    to_repair.append((lake, repairable_kinds))
             if repair and to_repair:
-                queues = (as_loaded(lake, pending_from) for lake in to_repair)
-                counts[REPAIRED] += loader.load(queues, now_ms).owners
+                queues = (as_loaded(lake, pending_from) for lake, _ in to_repair)
+                corrupt_queues = set(loader.load(queues, now_ms).spoilt)
+                for lake, repairable_kinds in to_repair:
+                    if lake.client_id not in corrupt_queues:
+                        counts.update(map(_repaired_column, repairable_kinds))
         yield pa.RecordBatch.from_pylist([{name: counts[name] for name in COUNT_COLUMNS}])
 
     return compare

@@ -4,6 +4,7 @@ Payloads stay in the lake until a dispatcher needs them (`manifold.lake.ecq_payl
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from math import ceil
 
@@ -42,28 +43,31 @@ def load_queues(
     loaded_at = None if everything else queues_loaded_at(redis)
     if not may_require_loading(catalog, added, loaded_at):
         return LoadResult()
-    rows = _rows_of_clients(spark, settings, added, loaded_at)
     load = _queue_loader(settings.redis, Policy.of(settings), round(now.timestamp() * 1000))
-    counts, names = run_and_count(rows, load, ("owners", "offered", "queued"))
+    with _rows_of_clients(spark, settings, added, loaded_at) as rows:
+        counts, names = run_and_count(rows, load, ("owners", "offered", "queued"))
     return LoadResult(counts["owners"], counts["offered"], counts["queued"], spoilt=names[SPOILT])
 
 
-def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> DataFrame:
-    """The united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
+@contextmanager
+def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> Iterator[DataFrame]:
+    """Yield the united rows of the clients whose queues must be loaded, with all rows of a client in one partition.
 
     `loaded_at` is the instant at which the queues were loaded; None if it is not known.
     """
     index = _read_table(spark, settings, added.index)
     state = _read_table(spark, settings, added.state)
-    partitions = parallelism(spark)
     if added.is_everything:
         row_count = added.index.rows + added.state.rows
-        partitions = max(partitions, ceil(row_count / ROWS_PER_PARTITION))
-    else:
-        clients = _clients_to_load(spark, settings, added, loaded_at).persist()
+        yield united(index, state).repartition(max(parallelism(spark), ceil(row_count / ROWS_PER_PARTITION)), "client_id")
+        return
+    clients = _clients_to_load(spark, settings, added, loaded_at).persist()
+    try:
         index = index.join(clients, "client_id", "left_semi")
         state = state.join(clients, "client_id", "left_semi")
-    return united(index, state).repartition(partitions, "client_id")
+        yield united(index, state).repartition(parallelism(spark), "client_id")
+    finally:
+        clients.unpersist()
 
 
 def _clients_to_load(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> DataFrame:

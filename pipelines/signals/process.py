@@ -134,7 +134,7 @@ def _is_stale(catalog: Catalog, snapshot_id: int, day: date) -> bool:
 
 
 def _process_batches(catalog: Catalog, processing: Processing, snapshot_id: int, day: date) -> Iterator[pa.Table]:
-    """Process the day's raw signals; yield rows of `XRAY_PROCESSED`. Columns that are not calculated are those of the raw signals."""
+    """Process the day's raw signals; yield rows of `XRAY_PROCESSED`, which keep some columns of the raw signals."""
     schema = XRAY_PROCESSED.arrow_schema
     scan = catalog.load_table(XRAY_RAW.identifier).scan(_received_on(day), _RAW_COLUMNS, snapshot_id=snapshot_id)
     for batch in scan.to_arrow_batch_reader():

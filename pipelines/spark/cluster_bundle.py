@@ -140,28 +140,31 @@ def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversa
 def _with_dependencies(names: Sequence[str]) -> list[Distribution]:
     """These distributions and all their dependencies, as installed on this machine, each once, sorted by name."""
     distributions: dict[str, Distribution] = {}
+    seen_extras: dict[str, set[str]] = {}  # by name; a distribution may be required again, with other extras
     pending = [Requirement(name) for name in names]
     while pending:
         requirement = pending.pop()
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()  # the normalized name (PEP 503)
-        if name in distributions:
+        known_extras = seen_extras.setdefault(name, set())
+        new_extras = {"", *requirement.extras} - known_extras  # the empty one: what is required without extras
+        if not new_extras:
             continue
+        known_extras |= new_extras
         try:
             distributions[name] = distribution(name)
         except PackageNotFoundError as exc:
             remedy = f"pip install {name}" if name in FOR_SIGNATURES else "make setup"
             raise Permanent(f"{name} is not installed here, and workers need it: {remedy}") from exc
         dependencies = map(Requirement, distributions[name].requires or ())
-        pending += [dependency for dependency in dependencies if _is_needed(dependency, requirement.extras)]
+        pending += [dependency for dependency in dependencies if _is_needed(dependency, new_extras)]
     return [distributions[name] for name in sorted(distributions)]
 
 
 def _is_needed(dependency: Requirement, extras: Set[str]) -> bool:
-    """Whether the dependency's marker holds here, for any of the extras with which the distribution is required."""
+    """Whether the dependency's marker holds here, for any of these extras."""
     if dependency.marker is None:
         return True
-    evaluated_extras = extras or {""}  # without extras, a marker is evaluated with an empty one
-    return any(dependency.marker.evaluate({"extra": extra}) for extra in evaluated_extras)
+    return any(dependency.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def _write_environment(target: Path, distributions: Sequence[Distribution], python: Path) -> None:

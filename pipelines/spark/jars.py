@@ -50,7 +50,7 @@ def fetch(folder: Path, names: Sequence[str]) -> list[str]:
 
     Raises:
         Retryable: the repository could not be reached.
-        Permanent: a fetched jar does not have the known SHA-256.
+        Permanent: a jar is missing, or does not have the known SHA-256.
     """
     missing = [name for name in names if not _has_known_digest(folder / name, name)]
     if missing:
@@ -76,9 +76,10 @@ def _download(coordinates: list[str], ivy: str) -> None:
 def _copy_verified(name: str, downloads: Path, folder: Path) -> None:
     """Copy the jar from Ivy's folder to `folder`; raises `Permanent` if it is missing or has another SHA-256."""
     jar = next(iter(downloads.glob(f"*_{name}")), None)  # Ivy puts the package's group before the name
-    if jar is None or not _has_known_digest(jar, name):
-        actual = "no such file" if jar is None else _sha256(jar)
-        raise Permanent(f"{name} has SHA-256 {actual}, not {SHA256[name]}; do not use this repository")
+    if jar is None:
+        raise Permanent(f"the repository has sent no {name}; use another repository")
+    if not _has_known_digest(jar, name):
+        raise Permanent(f"{name} has SHA-256 {_sha256(jar)}, not {SHA256[name]}; do not use this repository")
     part = folder / f"{name}.part"
     shutil.copyfile(jar, part)
     part.replace(folder / name)  # atomic

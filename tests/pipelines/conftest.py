@@ -30,6 +30,11 @@ from tests.pipelines.lakes import Lake, keep, new_lake
 from tests.pipelines.makers import at
 
 
+def cached_frames(spark: SparkSession) -> set[int]:
+    """The ids of the data that Spark keeps because a frame was persisted and not unpersisted."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs())
+
+
 @dataclass
 class SparkLake:
     """Settings over a temporary folder, with a Spark session and PyIceberg on the same lake."""

@@ -9,6 +9,8 @@ from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 from manifold.settings import Settings
 from pipelines.spark.cluster_bundle import PACKAGES, _with_dependencies, libraries_for
 
@@ -41,6 +43,32 @@ def test_a_bundle_with_a_driver_contains_all_that_its_code_imports() -> None:
     known = sys.stdlib_module_names | OF_SPARK | OF_SERVICES | {package.partition(".")[0] for package in PACKAGES}
     tops = {name.partition(".")[0] for name in names}
     assert {top for top in tops - known if not shipped & set(map(plain, providers[top]))} == set()
+
+
+@pytest.mark.parametrize("names", [("base", "base[More]"), ("base[More]", "base"), ("user", "base"), ("base", "user")], ids=str)
+def test_a_library_required_with_and_without_extras_brings_their_dependencies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    requires = {
+        "base": [
+            "always",
+            "more-1; extra == 'more'",
+            "base[most]; extra == 'more'",
+            "most-1; extra == 'most'",
+            "no; extra == 'x'",
+        ],
+        "user": ["base[more]"],
+    }
+    for name in ("base", "user", "always", "more-1", "most-1"):
+        metadata = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {dependency}" for dependency in requires.get(name, ()))]
+        folder = tmp_path / f"{name.replace('-', '_')}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("\n".join(metadata))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    shipped = {found.metadata["Name"] for found in _with_dependencies(names)}
+
+    assert shipped == {"base", "always", "more-1", "most-1"} | {"user"} & set(names)
 
 
 def test_collection_needs_no_client_of_the_broker() -> None:

@@ -23,7 +23,7 @@ from pipelines.maintenance.compact import compact, has_work
 from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
-from tests.pipelines.conftest import Kept, SparkLake, kept
+from tests.pipelines.conftest import Kept, SparkLake, cached_frames, kept
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.pipelines.plain import compact as rewritten
 from tests.support.servers import Server
@@ -153,7 +153,9 @@ def test_messages_past_their_retention_are_removed_acknowledged_or_not(lake: Spa
     in_flight = keys.ecq_keys("c2")[1]
     redis.hset(in_flight, "seq", seq_at(4))
     run = lake.run("gc", NOW_MS)
+    cached = cached_frames(lake.spark)
     assert drop_messages(run, dry_run=True).sample == [f"c1 {seq_at(ms)}" for ms in (1, 2, 3)] + [f"c2 {seq_at(4)}"]
+    assert cached_frames(lake.spark) == cached, "the dry run keeps none"
     assert drop_messages(run, dry_run=False).sample == [f"c1 {seq_at(ms)}" for ms in (1, 2, 3)]
     assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (4, 39 * DAY_MS)]
     assert sorted(lake.rows(ECQ_PAYLOAD, "seq")) == [seq_at(ms) for ms in (4, 39 * DAY_MS)]

@@ -23,7 +23,7 @@ from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate import ecq_news
 from pipelines.populate.ids_news import is_behind
 from pipelines.populate.load import Populated, populate
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import SparkLake, cached_frames
 from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at
 from tests.support.servers import Server
 
@@ -187,7 +187,9 @@ def test_only_new_rows_are_read(lake: SparkLake, redis: Redis) -> None:
     add_message(lake, 3, "c2", "a", applied=True)
     assert run(lake).compacted == 0
     add_message(lake, 4, "c3", "a")
+    cached = cached_frames(lake.spark)
     assert run(lake).compacted == 1
+    assert cached_frames(lake.spark) == cached
     assert (pending(lake, redis, "c3"), pending(lake, redis, "c2")) == ([seq_at(4)], [])
 
     do(lake, redis, "c2", Append(seq_at(3), "a", b"x"))

@@ -82,6 +82,25 @@ def test_differences_are_found_and_repaired(spark_lake: SparkLake, redis: Redis,
     assert {kind: count for kind, count in late.compacted.items() if count} == {"unrecorded": 1}
 
 
+def test_a_queue_that_could_not_be_loaded_is_not_counted_as_repaired(
+    spark_lake: SparkLake, redis: Redis, redis_server: Server
+) -> None:
+    lake = spark_lake
+    lake.settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
+    ensure_tables(lake.catalog)
+    redis.set(keys.LOADED, 1)
+    add(lake, "lost", (1, "a"))
+    acked(lake, "lost", 1)
+    add(lake, "broken", (1, "a"))
+    redis.set(keys.ecq_keys("broken")[0], "a string")  # the pending messages; only the load notices it
+
+    result = verify(lake.spark, lake.catalog, lake.settings, now=at(HOUR_MS + 5), repair=True)
+
+    assert {kind: count for kind, count in result.compacted.items() if count} == {"missing": 2}
+    assert result.compacted_repaired == {"missing": 1, "acknowledged": 0, "position": 0}
+    assert not result.agree
+
+
 DAY_MS = 24 * HOUR_MS
 POLICY = Policy.of(Settings(ecq_retention_days=10, ecq_pending_retention_days=20))
 ACKED, EXPIRED = (StateRow(seq_at(1), at(2), 0, kind.value) for kind in (StateKind.ACKNOWLEDGED, StateKind.EXPIRED))

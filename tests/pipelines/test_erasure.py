@@ -6,6 +6,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -42,12 +43,13 @@ from pipelines.maintenance.restore import empty_tables
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import NOON_MS, at, data, duplicate, outcome, seq_at, trigger
+from tests.pipelines.makers import NOON_MS, at, data, duplicate, envelope, outcome, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read, rows_of, sightings
 from tests.pipelines.stepping import Player
 from tests.support.servers import Server
 
 GONE, STAYS = "1M8GDM9AXKP042788", "1M8GDM9AXKP042789"  # differ in one character
+ESCAPED = GONE.replace("M", "\\u004d", 1)  # in JSON
 NOW = at(60_000)
 # Errors of a run whose branch or base snapshot was removed. It is retried.
 REFUSED = (Retryable, ValueError, CommitFailedException, ValidationException)
@@ -133,6 +135,76 @@ def test_no_file_keeps_anything_of_the_vehicle_and_everything_of_others_stays(kn
     assert len(read(catalog, SEGMENTS)) == 3
     compared = check(catalog, known.settings, now=NOW)
     assert (compared.agree, compared.troubles) == (True, {})
+
+
+@pytest.mark.parametrize(
+    ("stream", "message", "left"),
+    [
+        pytest.param(Stream.TRIGGER, trigger(1, [STAYS], headers={GONE: "a", "by": "b"}), [("by", "b")], id="a header's name"),
+        pytest.param(
+            Stream.TRIGGER, trigger(1, [STAYS], headers={f'{{"{ESCAPED}": 1}}': "a"}), [], id="a header's name, escaped"
+        ),
+        pytest.param(Stream.TRIGGER, trigger(1, [STAYS], headers={"for": f'["{ESCAPED}"]'}), [], id="a header's value, escaped"),
+        pytest.param(Stream.DATA, data(1, "d1", f'{{"for": "{ESCAPED}"}}'.encode()), None, id="a payload, escaped"),
+        pytest.param(Stream.TRIGGER, replace(trigger(1, [STAYS]), topic=f"for/{GONE}"), None, id="a topic that ingest refuses"),
+        pytest.param(Stream.CAMPAIGN, envelope(1, Stream.CAMPAIGN, f"for/{GONE}", b"{}"), None, id="a refused order's topic"),
+        pytest.param(Stream.OUTCOME, envelope(1, Stream.OUTCOME, "outcomes/x", b"?", headers={"for": GONE}), [], id="no outcome"),
+        pytest.param(Stream.DATA, data(1, "d1", b"", refused_because=f"not for {GONE}"), None, id="the reason of a refusal"),
+    ],
+)
+def test_a_name_that_only_one_message_of_the_archive_has_in_one_place_is_found(
+    place_of: Lake, redis: Redis, stream: Stream, message: Envelope, left: list[tuple[str, str]] | None
+) -> None:
+    """`left` are the headers that the message keeps; None if the whole message goes."""
+    other = data(2, "d2", b"bytes") if stream is Stream.DATA else trigger(2, [STAYS], headers={"by": "b"})
+    path = place_of.archive(stream, [message, replace(other, stream=stream)])
+    vehicle = ErasedVehicle(GONE, seq_at(60_000))
+
+    found, _ = search_all(open_catalog(place_of.settings), place_of.settings, redis, vehicle)
+    done = erased(place_of)
+
+    assert [one.where for one in found] == [path]
+    assert (done.proved, done.messages) == (True, 1)
+    rows = decode(path, (place_of.settings.home / "archive" / path).read_bytes()).messages.to_pylist()
+    assert [row["headers"] for row in rows if row["seq"] == message.seq] == ([] if left is None else [left])
+    assert seq_at(2) in [row["seq"] for row in rows]
+
+
+def test_repeated_and_empty_headers_of_foreign_archives_are_searched(place_of: Lake) -> None:
+    table = pq.read_table(pa.BufferReader(parquet([trigger(1, [STAYS])])))
+    headers = pa.array([[("for", GONE), ("for", "all"), ("by", None)]], table.schema.field("headers").type)
+    file = place_of.settings.home / "archive/trigger/a.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(table.set_column(table.schema.get_field_index("headers"), "headers", headers), file)
+
+    assert erased(place_of).proved
+
+    assert pq.read_table(file)["headers"].to_pylist() == [[("for", "all"), ("by", None)]]
+
+
+@pytest.mark.parametrize("is_parquet", [True, False], ids=["Parquet", "JSON Lines"])
+def test_fields_of_foreign_archives_that_ingest_ignores_are_searched(place_of: Lake, redis: Redis, is_parquet: bool) -> None:
+    payload = json.dumps({"ids": [STAYS], "request_id": "r1", "data_id": "d"})
+    message = {"topic": TRIGGER, "payload": payload, "received_at": NOON_MS + 1}
+    rows = [message, message | {"origin": {"of": [f"by {GONE}"]}}, message]
+    path = "trigger/a.parquet" if is_parquet else "trigger/a.jsonl"
+    file = place_of.settings.home / "archive" / path
+    file.parent.mkdir(parents=True)
+    if is_parquet:
+        pq.write_table(pa.Table.from_pylist(rows[1:]), file)
+    else:
+        long = json.dumps(message)[:-1] + f', "long": {"1" * 5_000}}}'
+        file.write_text("\n".join([*map(json.dumps, rows), long, "no message"]))
+    before = decode(path, file.read_bytes()).messages
+    catalog = open_catalog(place_of.settings)
+
+    found, _ = search_all(catalog, place_of.settings, redis, ErasedVehicle(GONE, seq_at(60_000)))
+    done = erased(place_of, catalog)
+
+    assert [one.where for one in found] == [path]
+    assert (done.proved, done.messages, done.segments) == (True, 1, 1)
+    assert named_in(file.parent, GONE) == []
+    assert decode(path, file.read_bytes()).messages.to_pylist() == before.to_pylist()
 
 
 def test_the_record_states_when_and_why_and_not_who(known: Lake) -> None:

@@ -1,0 +1,36 @@
+"""Fetched jars are verified before they are copied."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from manifold.contracts.errors import Permanent
+from pipelines.spark.conf import SQLITE_JAR
+from pipelines.spark.jars import SHA256, _copy_verified
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(None, f"the repository has sent no {SQLITE_JAR}; use another repository", id="missing"),
+        pytest.param(
+            b"another",
+            f"{SQLITE_JAR} has SHA-256 {hashlib.sha256(b'another').hexdigest()}, not {SHA256[SQLITE_JAR]}; "
+            "do not use this repository",
+            id="another jar",
+        ),
+    ],
+)
+def test_a_missing_or_altered_jar_is_refused_with_the_reason(tmp_path: Path, content: bytes | None, says: str) -> None:
+    downloads, folder = tmp_path / "downloads", tmp_path / "jars"
+    downloads.mkdir()
+    folder.mkdir()
+    if content is not None:
+        (downloads / f"org.xerial_{SQLITE_JAR}").write_bytes(content)
+
+    with pytest.raises(Permanent) as refused:
+        _copy_verified(SQLITE_JAR, downloads, folder)
+
+    assert str(refused.value) == says
+    assert list(folder.iterdir()) == []
