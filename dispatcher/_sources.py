@@ -64,7 +64,7 @@ class Wakes:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """Offer the wake-ups that are not settled yet, such as those of an earlier process, and then new ones, forever."""
+        """Offer some wake-ups that are not settled yet, such as those of an earlier process, and then new ones, forever."""
         await _run_forever("wakes", self._read)
 
     async def run_stale(self) -> None:
@@ -74,7 +74,7 @@ class Wakes:
     async def _read(self) -> None:
         """Handle wake-ups until an error is raised."""
         await self._queues.join_wakes()  # again after each error, because Redis may have been emptied
-        # With an idle time of 0, these are all that are not settled. Other replicas may be handling some; that does no harm.
+        # With an idle time of 0, unsettled wake-ups of any age are claimed. Other replicas may be handling some; that does no harm.
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)

@@ -102,8 +102,8 @@ class ArchiveClaims:
     async def _call_storage(self, function: Any) -> Any:
         """Run `function` in a thread, and return its result.
 
-        Raises `Retryable` if the function fails or takes longer than `RESPONSE_TIMEOUT_S`; its thread then continues. While it
-        continues, no other call is started, because it could overtake the earlier one, and `Retryable` is raised at once.
+        Raises `Retryable` if storage fails, or takes longer than `RESPONSE_TIMEOUT_S`. After that time the thread continues, and
+        until it ends, `Retryable` is raised at once instead of starting another call, which could overtake the earlier one.
         """
         if self._pending is not None and not self._pending.done():
             raise Retryable("the archive does not answer")

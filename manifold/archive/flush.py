@@ -21,7 +21,7 @@ def flush(settings: Settings) -> bool:
     """
     responses = _post_to_all(settings)
     problems = list(_failures(responses).items())
-    if not problems:  # only if every service has responded, it is known which recorders were called
+    if not problems:  # every service has responded, so it is known which recorders were called
         problems = list(_recorders_without_address(settings, responses.values()))
     if problems:
         import structlog  # imported here because it is slow, and interactive commands do not log

@@ -1,4 +1,4 @@
-"""Settles refused messages, which means: replays them after a fix, or drops them. No Spark.
+"""Settles refused messages: replays them after a fix, or drops them. No Spark.
 
 A replay writes the message to a new segment of the archive, with its original seq. The next ingest and populate process it like
 any other message, so it takes the position in each vehicle's order that it would have had. The message's row in quarantine stays,

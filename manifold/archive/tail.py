@@ -117,9 +117,9 @@ def _read(files: list[tuple[Path, int]], after: int, start: _Position | None, pa
 
 
 def _scan_from(file: BinaryIO, offset: int, size: int) -> JournalContent:
-    """Decode records from `offset` of a file with this size: those in `MAX_PAGE_BYTES`, or the first one if it is longer.
+    """Decode records from `offset` of a file with this size: those that are complete in `MAX_PAGE_BYTES`.
 
-    If no record is complete, the content is empty.
+    If none is, twice as many bytes are read, until one is complete. If the file has no complete record, the content is empty.
     """
     read_bytes = MAX_PAGE_BYTES
     while True:

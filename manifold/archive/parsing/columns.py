@@ -23,7 +23,7 @@ def validate_all(
 ) -> list[Parsed | Refused]:
     """Validate each message, and return the results in order.
 
-    To `validate`, a message is passed with its fields `payload` and `refused_because` only.
+    `validate` gets only the fields `payload` and `refused_because` of a message.
     """
     payloads = messages["payload"].to_pylist()
     reasons = messages["refused_because"].to_pylist()

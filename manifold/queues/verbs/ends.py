@@ -60,7 +60,7 @@ _ONLY_IF_NOT_SENT = (Outcome.FAILED, Outcome.WITHDRAWN)
 
 
 class Ack(Verb, frozen=True):
-    """End the entry that `record` names with its outcome, send it to the recorder, and claim the next entry.
+    """End the entry of `record`, send the outcome of `record` to the recorder, and claim the next entry.
 
     The entry may be in any state. If `record` has no attempts, the queue fills in attempts and publish time. An entry that had
     ended before keeps its outcome, and nothing is sent. As an exception, a withdrawn entry becomes delivered if the vehicle
