@@ -74,7 +74,7 @@ class Wakes:
     async def _read(self) -> None:
         """Handle wake-ups until an error is raised."""
         await self._queues.join_wakes()  # again after each error, because Redis may have been emptied
-        # With an idle time of 0, unsettled wake-ups of any age are claimed. Other replicas may be handling some; that does no harm.
+        # With an idle time of 0, unsettled wake-ups of any age are claimed, even if other replicas are handling them.
         wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
             await self._handle(wakes)

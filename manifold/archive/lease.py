@@ -160,8 +160,7 @@ class Lease:
     async def _withdraw(self, last_ms: int) -> None:
         """Release this process's claim, of which `last_ms` is the last millisecond with a seq.
 
-        The folder is marked, too. Otherwise a restart while no store is available would use the seqs of this claim, which the
-        next holder may assign.
+        The folder is marked, too. Otherwise a restart without any store would use its seqs, which the next holder may assign.
         """
         self._place.mark_released()
         await self._exchange_claims(self._claim(last_ms, released=True))

@@ -148,5 +148,5 @@ def _severity(value: float, limit: float, normal: Range) -> str:
 
 
 def _skipped_entries(kind: str, skipped: int, total: int) -> Anomaly:
-    """Return the anomaly that `skipped` of all entries of a payload, or of its track, are left out: invalid, or beyond the maximum."""
+    """Return the anomaly that entries of a payload, or of its track, are left out: invalid, or beyond the maximum."""
     return Anomaly(kind, "low", f"{skipped} of {total} entries are left out")
