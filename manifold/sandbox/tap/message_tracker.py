@@ -126,7 +126,7 @@ class MessageTracker:
 
     def _emit_if_reported(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
         """Emit a subscribed or unsubscribed event, if EMQX's rules report this filter."""
-        if self._sessions.is_reported(self.client_id, topic_filter):
+        if self._sessions.is_reported(topic_filter):
             fields = events.subscription(event, self._sessions.now_ms(), self.client_id, topic_filter, qos)
             self._sessions.emit(event, self.client_id, fields, None)
 

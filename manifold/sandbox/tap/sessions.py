@@ -73,23 +73,19 @@ class Sessions:
         # The topics `<prefix>/+/proxy/request/+` and `$ECQ/+/#`, but neither `$ECQ/w/#` nor `$ECQ/r/#`.
         request_topic = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z"
         self.match_request = re.compile(request_topic % re.escape(self.prefix.encode()), re.DOTALL).match
+        # The filters `<prefix>/+/#` and `$ECQ/+/#` of the rules in infra/emqx/manifold.conf; `#` also matches no level at all.
+        self._match_reported = re.compile(rf"(?:{re.escape(self.prefix)}|\$ECQ)/[^/]*(?:/.*)?\Z", re.DOTALL).match
 
     def is_request(self, topic: bytes) -> bool:
         """Whether messages on `topic` may cause events. An empty topic may: the PUBLISH names its topic by an alias."""
         return not topic or self.match_request(topic) is not None
 
-    def is_reported(self, client_id: str, topic_filter: str) -> bool:
-        """Whether EMQX's rules emit an event for a subscription of this client.
+    def is_reported(self, topic_filter: str) -> bool:
+        """Whether EMQX's rules emit an event for a subscription to this filter, if it is granted.
 
-        They do if the filter covers only the client's own requests (one level after `request/`) or its own compacted queue.
-        Shared subscriptions cause no event, even if they are granted.
+        They do for filters below `<prefix>/+` and `$ECQ/+`. They match no shared subscription.
         """
-        if "/" in client_id:
-            return False  # such a client may subscribe to nothing
-        own_requests = f"{self.prefix}/{client_id}/proxy/request/"
-        if topic_filter.startswith(own_requests):
-            return "/" not in topic_filter.removeprefix(own_requests)
-        return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
+        return self._match_reported(topic_filter) is not None
 
     def register(self, holder: Holder) -> None:
         """Register a connection that has sent its CONNECT and awaits the CONNACK."""

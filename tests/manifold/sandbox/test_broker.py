@@ -12,7 +12,8 @@ from manifold.sandbox.platform import broker
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.events import Delivery
 from manifold.sandbox.tap.packets import Connect
-from manifold.sandbox.tap.publication_store import Publication, Sent
+from manifold.sandbox.tap.publication_store import Publication, PublicationStore, Sent
+from manifold.sandbox.tap.sessions import Sessions
 from manifold.settings import Settings
 from manifold.settings.embedded_broker import inner_socket
 from tests.manifold.sandbox.access import Client, allows
@@ -77,13 +78,44 @@ SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
     ],
 )
 def test_emqx_rules_cover_both_kinds_of_queue_and_nothing_else(events: list[BrokerEvent], topic: str, is_told: bool) -> None:
+    assert {event: is_selected(event, topic) for event in events} == dict.fromkeys(events, is_told)
+
+
+def is_selected(event: BrokerEvent, topic: str) -> bool:
+    """Whether EMQX's rule for an event selects a topic; of a subscription, its filter."""
     rules = (EMQX / "manifold.conf").read_text()
-    for event in events:
-        rule = rules[rules.index(f"sdv_{event} {{") :]
-        where = rule[rule.index("WHERE") : rule.index('"""', rule.index("WHERE"))]
-        chosen = any(topic_matches_sub(name, topic) for name in re.findall(r"topic =~ '([^']+)'", where))
-        left_out = any(re.search(pattern, topic) for pattern in re.findall(r"not regex_match\(topic, '([^']+)'\)", where))
-        assert (chosen and not left_out) == is_told, event
+    rule = rules[rules.index(f"sdv_{event} {{") :]
+    where = rule[rule.index("WHERE") : rule.index('"""', rule.index("WHERE"))]
+    chosen = any(topic_matches_sub(name, topic) for name in re.findall(r"topic =~ '([^']+)'", where))
+    left_out = any(re.search(pattern, topic) for pattern in re.findall(r"not regex_match\(topic, '([^']+)'\)", where))
+    return chosen and not left_out
+
+
+@pytest.mark.parametrize("event", SUBSCRIPTIONS)
+def test_the_tap_reports_the_filters_that_the_emqx_rules_select(event: BrokerEvent) -> None:
+    own = (
+        "agent/V1",
+        "agent/V1/",
+        "agent/V1/#",
+        "agent/V1/+/request/+",
+        "agent/V1/proxy/request/r/s",
+        "agent/V1/proxy/response/+",
+    )
+    queues = ("$ECQ", "$ECQ/V1", "$ECQ/V1/#", "$ECQ/V1/a/+", "$ECQ/w/#", "$ECQ/+/#")
+    others = (
+        "agent",
+        "agents/V1/#",
+        "agent/+/proxy/response/#",
+        "#",
+        "+/V1/#",
+        "$share/g/agent/V1/#",
+        "$queue/agent/V1/#",
+        "ecp/#",
+    )
+    sessions = Sessions(Rights(), PublicationStore(), lambda *_: None, lambda: 0)
+
+    for topic_filter in (*own, *queues, *others):
+        assert sessions.is_reported(topic_filter) == is_selected(event, topic_filter), topic_filter
 
 
 def test_both_emqx_zones_accept_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from manifold.contracts.rights import Rights
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap.events import Fields
 from manifold.sandbox.tap.observer import SessionObserver
-from manifold.sandbox.tap.packets import packet
+from manifold.sandbox.tap.packets import packet, string
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.sandbox.tap.sessions import Sessions
 from manifold.sandbox.tap.topic_syntax import is_topic_filter
@@ -299,6 +299,11 @@ def test_a_subscription_event_carries_the_granted_qos(qos: int, version: int) ->
         (FILTER, True),
         (TOPIC, True),
         ("agent/V/proxy/request/#", True),
+        ("agent/V/proxy/request/a/b", True),
+        ("agent/V/proxy/response/+", True),
+        ("agent/V/+/request/+", True),
+        ("agent/V/#", True),
+        ("agent/V", True),
         ("$ECQ/V/#", True),
         ("$ECQ/V/a/+", True),
         ("$ECQ/W/#", False),
@@ -308,20 +313,23 @@ def test_a_subscription_event_carries_the_granted_qos(qos: int, version: int) ->
         ("$ECQ/r/V", False),
         ("$share/g/$ECQ/V/#", False),
         ("$exclusive/$ECQ/V/#", False),
-        ("agent/V/#", False),
+        ("agent/W/#", False),
         ("agent/W/proxy/request/+", False),
         ("agent/+/proxy/request/+", False),
         ("$share/g/agent/V/proxy/request/+", False),
         ("#", False),
     ],
 )
-def test_only_subscriptions_that_emqx_would_grant_cause_events(topic_filter: str, told: bool) -> None:
+def test_only_subscriptions_that_emqx_would_grant_and_report_cause_events(topic_filter: str, told: bool) -> None:
     scene = Scene()
     vehicle = scene.connected("V")
     vehicle.up.feed(subscribe(topic_filter))
     vehicle.down.feed(packet(0x90, b"\0\1\0\1"))
+    vehicle.up.feed(packet(0xA2, b"\0\2\0" + string(topic_filter.encode())))
+    vehicle.down.feed(packet(0xB0, b"\0\2\0\0"))
 
-    assert [event.topic_filter for event in scene.events if isinstance(event, Subscribed)] == [topic_filter] * told
+    heard = [(event.topic_filter, event.on) for event in scene.events if isinstance(event, Subscribed)]
+    assert heard == [(topic_filter, True), (topic_filter, False)][: 2 * told]
 
 
 @pytest.mark.parametrize(

@@ -514,6 +514,18 @@ def test_a_listener_receives_answers_and_heartbeats_but_no_requests(tap_server: 
         assert {listener.expect(PUBLISH).topic for _ in range(2)} == {f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"}
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_subscription_to_all_own_topics_is_reported(tap_server: TapServer, vin: str, version: int) -> None:
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=version) as vehicle:
+        vehicle.open(vin)
+        vehicle.listen(f"agent/{vin}/#")
+        fields = dispatcher.until("subscribed")
+        dispatcher.send(1)
+
+        assert (fields["topic"], fields["qos"]) == (f"agent/{vin}/#", 1)
+        assert vehicle.expect(PUBLISH).topic == topic_of(vin)
+
+
 @pytest.mark.parametrize(("version", "refused"), [(4, 0x80), (5, 0x87)])
 def test_a_filter_that_emqx_denies_is_refused_before_the_broker(
     tap_server: TapServer, vin: str, version: int, refused: int
