@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from manifold.contracts.errors import Retryable
-from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
+from manifold.lake.catalog import LOGIN_REFUSED, address_of, ensure_tables, login_refused, open_catalog
 from manifold.settings import Settings
 
 _REST_UNAVAILABLE_ERRORS = (ServerError, ServiceUnavailableError, TooManyRequestsError)
@@ -103,7 +103,7 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
 def _catalog_away(settings: Settings, exc: Exception) -> CatalogAway:
     """The error for an unavailable catalog. Its message names the address, the cause and the remedy."""
     setting = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
-    address = _address_of(settings)
+    address = address_of(settings)
     root_causes = _ROOT_CAUSE.findall(str(exc))
     reason = _on_one_line(root_causes[-1] if root_causes else str(exc))
     return CatalogAway(
@@ -119,15 +119,10 @@ def _log_retry(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     log.warning(
         "catalog does not answer; trying again",
-        catalog=_address_of(settings),
+        catalog=address_of(settings),
         attempt=state.attempt_number,
         reason=_on_one_line(str(error)),
     )
-
-
-def _address_of(settings: Settings) -> str:
-    """The catalog's address, without the login."""
-    return settings.catalog.split("@")[-1]
 
 
 def _on_one_line(text: str) -> str:

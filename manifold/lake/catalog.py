@@ -91,6 +91,11 @@ def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
     return CachingSqlCatalog(name, **properties)
 
 
+def address_of(settings: Settings) -> str:
+    """The catalog's address, without login and parameters, both of which may contain a password."""
+    return settings.catalog.split("@")[-1].partition("?")[0]
+
+
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
     """The error for a refused login. Its message names the properties to correct, and hides the login in the catalog's URL."""
     properties = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
@@ -98,10 +103,9 @@ def login_refused(settings: Settings, exc: Exception) -> Permanent:
         properties = (
             "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
         )
-    address = settings.catalog.split("@")[-1]  # without the login
     reason = " ".join(str(exc).split())[:200]
     return Permanent(
-        f"the catalog {address} refuses the login ({reason}); correct "
+        f"the catalog {address_of(settings)} refuses the login ({reason}); correct "
         f"{properties} in MANIFOLD_CATALOG_PROPERTIES, and see that it may read and write the tables"
     )
 

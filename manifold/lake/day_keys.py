@@ -117,7 +117,8 @@ class DayKeys:
     def rotate(self) -> tuple[int, list[str]]:
         """Rewrap every day key under the ring's current key.
 
-        Returns the number of rewrapped keys, and the ids of the keys that the ring cannot unwrap, or whose files are damaged.
+        Returns the number of rewrapped keys, and the ids of the keys that cannot be unwrapped. A key
+        whose file is no valid JSON is left out.
         Idempotent, and safe to interrupt: each file is replaced atomically.
 
         Raises:

@@ -25,7 +25,7 @@ class Checks:
 
     secrets: Sequence[str]
     tolerance_s: float = 300.0  # by how much the sender's clock may deviate
-    nonce_s: float = 3600.0  # how long nonces are kept, so also the maximum age of a signed timestamp
+    nonce_s: float = 3600.0  # the maximum age of a signed timestamp; nonces are kept for longer
     max_payload: int = 1 << 20  # characters of a signal's payload
 
     @classmethod

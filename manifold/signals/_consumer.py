@@ -57,7 +57,7 @@ class Consumer:
         self.backlog = Backlogs(self._signal_queues, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
         self.in_hand = 0  # messages delivered and not acknowledged
         self._settings, self._processor, self._state = settings, processor, state
-        # RabbitMQ delivers no more than the prefetch, which the groups being published and the next group share equally.
+        # RabbitMQ delivers no more than the prefetch of a queue. The groups being published and the next one share it equally.
         self._group_size = max(1, settings.signals_prefetch // (MAX_GROUPS_PUBLISHING + 1))
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()

@@ -16,8 +16,9 @@ log = structlog.get_logger(__name__)
 
 
 def log_outcomes(disposition: Disposition, group: Sequence[Received], *, log_accepted: float = 1.0) -> None:
-    """Count and log the messages of an acknowledged group, except copies of dead letters that were already recorded.
+    """Count and log the messages of an acknowledged group.
 
+    Copies of dead letters that were already recorded have no outcome and no log line, but count for duration, size and bytes.
     `log_accepted` is the share of accepted messages that are logged, from 0 to 1; refused and retried messages are all logged.
     """
     now = datetime.now(UTC)

@@ -73,7 +73,8 @@ class JobRun:
     def _emit_end(self, start: Json, run_result: RunResult, error: str, commits: Committed) -> None:
         """Emit the end event with the tables that the job read and changed. A failed job may have changed tables, too.
 
-        A changed table is also an input, as it was before the job, unless the job lists it among the tables that it reads.
+        A changed table is also an input, as it was before the job. One that the job says it reads is an input as it
+        is at the end.
         """
         inputs = list(start["inputs"])
         outputs = []

@@ -59,9 +59,10 @@ def _must_be_offered(since: datetime) -> BooleanExpression:
 
 
 def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether the queues should forget ended entries: there are `FORGET_ROWS`, or some, and the last time was `FORGET_AFTER` ago.
+    """Whether the queues should forget ended entries.
 
-    Also true if there are some, and it is not known when the queues last forgot entries.
+    They should if there are at least `FORGET_ROWS`; or if there are any, and the queues last forgot entries `FORGET_AFTER` ago or
+    earlier, or it is not known when.
     """
     if not ended.rows:
         return False

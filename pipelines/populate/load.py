@@ -209,9 +209,8 @@ def _pending_and_ended(
     partitions = max(parallelism(spark), ceil(ids.rows / ROWS_PER_PARTITION))
     pending_entries = pending(entries, outcomes, partitions=partitions, broadcast_keys=ids.rows <= MAX_BROADCAST_ROWS)
     ended_entries = _read_added(spark, settings, ended)
-    if (
-        ended.start is None
-    ):  # all outcomes; but a new Redis remembers few entries, and one that is not forgotten costs a few bytes
+    # If this is None, these are all outcomes; but a new Redis remembers few entries, and one not forgotten costs a few bytes.
+    if ended.start is None:
         ended_entries = ended_entries.where(sf.col("ended_at") >= sf.lit(now - ENDED_LOOKBACK))
     return pending_entries, ended_entries.select("vin", "seq")
 

@@ -19,7 +19,7 @@ def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFram
 
 
 def pending(entries: DataFrame, ended: DataFrame, *, partitions: int, broadcast_keys: bool) -> DataFrame:
-    """Entries that are not in `ended` (vin, seq), in so many partitions, with all entries of a vehicle in one partition.
+    """Entries that are not in `ended` (vin, seq), in this number of partitions, with all entries of a vehicle in one partition.
 
     The entries of a partition have no order. Rows are shuffled by vehicle once, for the join and for later grouping, and are not
     sorted: on ten million entries, the hash join takes a third of the time of a sort-merge join. With `broadcast_keys`, for few

@@ -53,3 +53,17 @@ def test_a_catalog_locked_half_way_is_named_too(tmp_path: Path) -> None:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(CatalogAway, match="locked"), naming_the_catalog(settings):
             ensure_tables(catalog)
+
+
+def test_no_password_of_an_address_is_shown(tmp_path: Path) -> None:
+    uri = f"postgresql+psycopg://user:in-front@127.0.0.1:{free_port()}/lake?user=u&password=behind&sslmode=disable"
+    settings = load_settings(home=tmp_path, catalog_uri=uri, catalog_wait_seconds=2)
+
+    with capture_logs() as logged, pytest.raises(CatalogAway) as shown:
+        await_catalog(settings)
+
+    assert [entry for entry in logged if "trying again" in entry["event"]]
+    for text in (str(logged), str(shown.value)):
+        assert "127.0.0.1" in text
+        assert "in-front" not in text
+        assert "behind" not in text
