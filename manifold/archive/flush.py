@@ -17,7 +17,7 @@ Response = dict[str, Any] | str  # the JSON of a response, or why there is none
 def flush(settings: Settings) -> bool:
     """Close the open segments of all ingress services; return whether all services have closed theirs.
 
-    Services that failed, and recorders whose address is unknown, are logged.
+    A service that failed, and a recorder whose address is unknown, are logged and count as not closed.
     """
     responses = _post_to_all(settings)
     problems = list(_failures(responses).items())

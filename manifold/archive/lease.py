@@ -33,9 +33,9 @@ Unavailable = Mapping[Store, Retryable]
 class Lease:
     """The lease of a recorder number, or of another role that only one process may have.
 
-    To take the lease for the first time in a folder, the archive must be available. To take it while a claim of another process
-    exists, all stores must be available. A holder keeps the lease while any store is available. If no store is available, it
-    keeps the lease until its last claim expires.
+    To take the lease, the archive must be available, unless this folder held the lease less than `lease_s` ago. If another
+    process may hold it, all stores must be available. A holder keeps the lease while any store is available. If no store is
+    available, it keeps the lease until its last claim expires.
 
     Args:
         node: the recorder number.
@@ -146,7 +146,7 @@ class Lease:
         claims_after, unavailable = await self._exchange_claims(claim)
         self._refuse_if_unavailable(unavailable, rivals)
         for other in self._foreign(claims_after):
-            if other.epoch >= self._epoch or other not in claims:
+            if other.epoch >= self._epoch or other not in claims:  # written or renewed since the first read
                 await self._withdraw(self._after_ms)
                 raise Permanent(self._holder_message(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
@@ -160,13 +160,13 @@ class Lease:
     async def _withdraw(self, last_ms: int) -> None:
         """Release this process's claim, of which `last_ms` is the last millisecond with a seq.
 
-        The folder is marked, too. Otherwise a restart without any store would use its seqs, which the next holder may assign.
+        Without the mark in the folder, a restart without any store would assign seqs of this claim, as the next holder may.
         """
         self._place.mark_released()
         await self._exchange_claims(self._claim(last_ms, released=True))
 
     def _refuse_if_unavailable(self, unavailable: Unavailable, rivals: Sequence[Claim]) -> None:
-        """Raise `Retryable` if an unavailable store may have a claim that is not among the claims read."""
+        """Raise `Retryable` if a required store (see `Lease`) is unavailable, because it may have claims that were not read."""
         was_held_recently = self._clock_ms() < self._place.last_held_ms + self._lease_ms
         needs_archive = self._archive in unavailable and not was_held_recently
         if unavailable and (rivals or needs_archive):
@@ -183,7 +183,7 @@ class Lease:
         claims, unavailable = await self._exchange_claims()
         self._refuse_if_unavailable(unavailable, rivals)
         for other in self._foreign(claims):
-            if other.released and other not in rivals:
+            if other.released and other not in rivals:  # `take` tries again, and begins after the seqs of this released claim
                 raise Retryable("its holder has just ended")
             if other in self._rivals(claims) and other not in rivals:  # a renewed claim is another value
                 raise Permanent(self._holder_message(other))
@@ -288,7 +288,7 @@ class Lease:
     def _set_problem(self, problem: str | None) -> None:
         """Store what is wrong with the lease (None: nothing), and log a new problem."""
         if problem != self.problem and problem is not None:
-            log.warning("lease degraded", lease=self._role or f"recorder {self._node}", reason=problem)
+            log.warning("lease not held or not renewed", lease=self._role or f"recorder {self._node}", reason=problem)
         self.problem = problem
 
 

@@ -72,7 +72,7 @@ def replay(
             could not be read as messages.
     """
     refused = refusal(catalog, seq)
-    if refused.state == REPLAYED:
+    if refused.state == REPLAYED:  # a message that was dropped can still be replayed
         raise Permanent(f"seq {seq} was replayed at {refused.settled_at:%Y-%m-%dT%H:%M:%SZ}; publish the message anew instead")
     if seq < 0:
         raise Permanent(f"{refused.topic} is a file or a line of one, not a message; put the corrected file under another path")

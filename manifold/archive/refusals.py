@@ -97,6 +97,7 @@ def page(catalog: Catalog, selection: RefusalFilter, *, limit: int, before: Curs
         total_before += older.num_rows
         candidates = pa.concat_tables([newest, older])
         newest = candidates.take(pc.select_k_unstable(candidates, k=limit, sort_keys=NEWEST_FIRST))
+    # If settled messages are not selected, all of these are open, and have no action.
     actions = _last_actions(catalog, newest["seq"].to_pylist()) if selection.settled else {}
     refusals = [_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()]
     return Page(refusals, total, more=total_before > limit)
@@ -117,7 +118,7 @@ def refusal(catalog: Catalog, seq: int) -> Refusal:
     rows = rows_of(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*COLUMNS, "payload"))
     if not rows:
         raise Permanent(NOT_REFUSED % seq)
-    row = rows[-1]
+    row = rows[-1]  # there are several if a replay was refused again
     action = _last_actions(catalog, [seq]).get(seq)
     return replace(_refusal(row, action), payload=row["payload"])
 
@@ -125,7 +126,7 @@ def refusal(catalog: Catalog, seq: int) -> Refusal:
 def open_among(catalog: Catalog, candidates: Collection[int]) -> list[int]:
     """Return the seqs of `candidates` whose messages are not settled yet, each once, in the order of `candidates`.
 
-    Each of the two tables is read only once, whatever the number of seqs.
+    `quarantine` and `quarantine_actions` are each read only once, whatever the number of seqs.
 
     Raises:
         Permanent: the message with one of these seqs was never refused.

@@ -74,7 +74,7 @@ def began_at(path: str) -> datetime | None:
     recorder_name = _NAME.fullmatch(name)
     if recorder_name is not None:
         first_seq = int(recorder_name[1])
-        if first_seq <= MAX_SEQ:
+        if first_seq <= MAX_SEQ:  # else the number is no seq, and only the folder can tell
             return datetime_of(first_seq)
     if instant := _RFC_3339.search(name):
         text = instant[0]

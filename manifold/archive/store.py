@@ -21,7 +21,7 @@ from manifold.contracts.storage import AWS, S3
 from manifold.lake.storage import open_storage, write_bytes, write_parquet
 
 MAX_CONCURRENT_READS = 16  # files that are read at the same time
-MAX_DAYS = 31  # for a longer interval, the existing day folders are listed first
+MAX_DAYS = 31  # of a longer interval, only the day folders that exist are listed, because each listing takes a request
 SEGMENT_BATCH_SIZE = 20_000  # once a group of a walk has this many segments, the next day folder begins a new group
 _DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
@@ -222,7 +222,7 @@ class Archive:
         if interval is None:
             return sorted(day_folders), other_paths
         if interval.end - interval.start <= timedelta(days=MAX_DAYS):
-            return sorted(set(interval.folders())), other_paths
+            return sorted(set(interval.folders())), other_paths  # folders that do not exist are listed as empty
         first, last = day_folder(interval.start), day_folder(interval.end)
         return sorted(day for day in day_folders if first <= day <= last), other_paths
 

@@ -117,9 +117,9 @@ def _read(files: list[tuple[Path, int]], after: int, start: _Position | None, pa
 
 
 def _scan_from(file: BinaryIO, offset: int, size: int) -> JournalContent:
-    """Decode records from `offset` of a file with this size: those that are complete in `MAX_PAGE_BYTES`.
+    """Decode the records that begin at `offset` and are complete within `MAX_PAGE_BYTES`. `size` is the size of the file.
 
-    If none is, twice as many bytes are read, until one is complete. If the file has no complete record, the content is empty.
+    If the first record is longer, twice as many bytes are read, until it is complete. If it is damaged, the content is empty.
     """
     read_bytes = MAX_PAGE_BYTES
     while True:
@@ -132,7 +132,7 @@ def _scan_from(file: BinaryIO, offset: int, size: int) -> JournalContent:
 
 
 def _add_records(page: Page, records: list[JournalRecord], after: int) -> None:
-    """Add the records with seqs greater than `after` that may be facts, and move `page.upto` past all records."""
+    """Add the accepted records with seqs greater than `after` that may be facts, and move `page.upto` past all records."""
     for record in records:
         if record.seq > after:
             page.upto = max(page.upto, record.seq)

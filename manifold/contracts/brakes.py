@@ -44,7 +44,8 @@ class Braking(NamedTuple):
 def braking_of(seq: int, command: Command) -> Braking | None:
     """Return the brake that an order recorded under `seq` sets; None if the order does not stop its campaign.
 
-    No order, not even a resume, switches a brake off by itself: whether it is off depends on all orders of the campaign.
+    No order switches a brake off, not even a resume: another order may still stop the campaign. The campaigner switches it off,
+    once the state folded from all orders allows it.
     """
     if not isinstance(command, Pause | Cancel | Complete):
         return None
@@ -58,4 +59,4 @@ class EntryTrigger(NamedTuple):
     request_id: str
     data_id: str
     is_release: bool = False
-    until_ms: int | None = None  # end of the vehicles' time window, Unix milliseconds
+    until_ms: int | None = None  # end of the vehicles' time window, Unix milliseconds; None: no window

@@ -83,7 +83,7 @@ class AddTargets(Order, tag="targets", frozen=True):
 class Approve(Order, tag="approve", frozen=True):
     """Approve the plan, or the gate of a wave."""
 
-    wave: Number | None = None
+    wave: Number | None = None  # the wave whose gate is approved; None: the plan is approved
     plan_sha256: str = ""  # of the plan or amendment that the approver has read; empty: the one that waits for approval
 
 
@@ -96,7 +96,7 @@ class Start(Order, tag="start", frozen=True):
 
 
 class Hold(Order, tag="hold", frozen=True):
-    """Hold at the wave's gate: its conditions are met and the soak runs, or the patience has run out."""
+    """Hold at the wave's gate: its conditions are met and the soak runs, or the gate's `patience` has run out."""
 
     wave: Number = 0
     because: Literal["gate", "patience"] = "gate"

@@ -64,7 +64,11 @@ def _parse_json(text: str) -> object:
 
 
 def _flattened(table: Mapping[object, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted name and value of each property; the names begin with `prefix`."""
+    """Yield the dotted name, which begins with `prefix`, and the value of each property in a table and its nested tables.
+
+    Raises:
+        ValueError: a value is of another type, such as a list or null.
+    """
     for name, value in table.items():
         match value:
             case Mapping():

@@ -120,7 +120,7 @@ def rewind_target(word: str) -> int | None:
         return int(word) if is_short and int(word) <= MAX_SEQ else None
     try:
         instant = datetime.fromisoformat(word.upper())  # RFC 3339 allows lower-case t and z
-        return min(first_seq_at(instant), MAX_SEQ)
+        return min(first_seq_at(instant), MAX_SEQ)  # a time after 2089 has no seq; nothing is redelivered
     except (ValueError, OverflowError):  # not a time, or a time without a zone
         return None
 

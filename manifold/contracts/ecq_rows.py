@@ -48,12 +48,13 @@ class RecordedState:
         self._lowest_redelivered = _minima_onwards([first_redelivered[rewind] for rewind in self._rewinds])
         for rewind_count, rank, seq, at in sorted(map(self._sort_key, distinct)):
             if rank == _REWOUND:
+                # A rewind moves the position back, never forward. If nothing has ended yet, there is no position to move.
                 if self.acked_seq is not None:
                     self.acked_seq = min(self.acked_seq, max(0, seq))
                 continue
             if rank == _ACKNOWLEDGED:
                 self._acked_after[seq] = rewind_count
-            # A position row also sets the time of a position that a rewind has restored.
+            # Compaction may have removed the row that gave this position its time; the position row gives the time instead.
             is_time_of_position = rank == _POSITION and seq == self.acked_seq
             if self.acked_seq is None or seq > self.acked_seq or is_time_of_position:
                 self.acked_seq, self.acked_at = seq, at
@@ -65,9 +66,9 @@ class RecordedState:
         rewinds instead of the epoch, because rows may have different epochs although no known rewind lies between these epochs.
         """
         rank, epoch = _RANK_OF_KIND[row.kind], row.epoch
-        # An acknowledgement may count in a later epoch than it was recorded with. So may a position that was reached by an
-        # acknowledgement. To a position that was reached by a rewind, `epoch_of` makes no difference: the rewind's seq, and thus
-        # the epoch, is greater than that position.
+        # A rewind has an epoch of its own. All other rows may count in a later epoch than they were recorded with, except a
+        # position to which a rewind moved back: its epoch is at least the rewind's seq, which is greater than the position, so
+        # `epoch_of` returns the same epoch.
         if rank != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
         return bisect_right(self._rewinds, epoch), rank, row.acked_seq, row.acked_at
@@ -92,17 +93,17 @@ class RecordedState:
 
 
 def _first_redelivered(rows: Iterable[StateRow]) -> dict[int, int]:
-    """Return seq of a rewind → first seq that it redelivers. Of several rows for one rewind, the smallest seq counts."""
+    """Map the seq of each rewind to the first seq that it redelivers: the smallest one, if a rewind has several rows."""
     first_redelivered: dict[int, int] = {}
     for row in rows:
         if row.kind == StateKind.REWOUND:
-            first = row.acked_seq + 1
+            first = row.acked_seq + 1  # see `StateKind.REWOUND`
             first_redelivered[row.epoch] = min(first, first_redelivered.get(row.epoch, first))
     return first_redelivered
 
 
 def _first_expiries(rows: Iterable[StateRow]) -> dict[int, datetime]:
-    """Return seq of an expired message → when it first expired."""
+    """Map the seq of each expired message to the earliest time at which it expired."""
     expiries: dict[int, datetime] = {}
     for row in rows:
         if row.kind == StateKind.EXPIRED:
@@ -133,9 +134,9 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, older_than: da
     count; and a message may arrive after its acknowledgement.
 
     Of the older rows, compaction keeps the acknowledgements of live messages that count, the first expiry of each live message,
-    and the last rewind, which sets the epoch. Without live messages there is nothing to redeliver, and the rewind is dropped,
-    too. If the kept rows do not give the position, a row for the position is added, or the last rewind is changed to move the
-    position as far back as the dropped rewinds did.
+    and the last rewind, which sets the epoch. Without live messages there is nothing to redeliver, so no rewind is kept. If the
+    kept rows do not give the position, a row for the position is added, or the last rewind is changed to move the position as far
+    back as the dropped rewinds did.
     """
     old = {row for row in rows if row.acked_at < older_than}
     state = RecordedState(old)
@@ -147,9 +148,13 @@ def compact(rows: Collection[StateRow], live: Collection[int], *, older_than: da
 
 
 def _needed_rows(rows: Iterable[StateRow], live: Collection[int], state: RecordedState) -> set[StateRow]:
-    """Return the rows that compaction keeps: the last rewind, and of each live message the ending that counts in `state`."""
+    """Return the rows that compaction keeps: the last rewind, and of each live message the ending that counts in `state`.
+
+    An ending is an acknowledgement or an expiry. Without live messages, no row is kept. Position rows never are: `_with_position`
+    adds one if it is needed.
+    """
     last_rewind: StateRow | None = None
-    endings: dict[int, StateRow] = {}  # seq → acknowledgement or expiry
+    endings: dict[int, StateRow] = {}  # by the seq of the message
     for row in sorted(rows, key=lambda row: (row.epoch, row.acked_seq, row.acked_at)):
         if row.kind == StateKind.REWOUND:
             # If there are several rows of the last rewind, the first one goes back furthest.

@@ -77,6 +77,6 @@ def _position(rewinds: Iterable[tuple[int, int]], endings: Iterable[tuple[int, i
     for _, is_forward, seq in sorted(moves):
         if is_forward:
             position = seq if position is None else max(position, seq)
-        elif position is not None:
+        elif position is not None:  # a rewind moves the position back, never forward; before the first ending there is none
             position = max(0, min(position, seq))
     return position

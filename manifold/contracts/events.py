@@ -53,7 +53,7 @@ class Acked(Struct, frozen=True):
     at_ms: int
     topic: str
     seq: int | None  # None: not published by Manifold
-    published_ms: int | None
+    published_ms: int | None  # when the broker received the message, Unix milliseconds; None: not in the event
     reason: str | None  # reason string of the PUBACK, truncated to MAX_REASON
 
 

@@ -156,7 +156,7 @@ def dedupe(digest: str) -> str:
 
 
 def recorders(node: int | str) -> str:
-    """Hash place → claim as JSON: the processes that claim this node number, or that claim to be the campaigner."""
+    """Hash `<place>.<epoch>` → claim as JSON: the processes that claim this node number, or that claim to be the campaigner."""
     return f"recorders:{node}"
 
 

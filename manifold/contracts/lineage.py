@@ -54,6 +54,10 @@ class RunName:
 
 
 def task_run(namespace: str, dag_id: str, task_id: str, *, attempt: int, mapped: int, due: datetime) -> RunName:
-    """Return the run of an Airflow task; `mapped` is its index among mapped tasks, -1 if it is not mapped."""
+    """Return the run of an Airflow task.
+
+    `mapped` is the task's index among mapped tasks, -1 if it is not mapped. `due` is the logical date of the DAG run or, if the
+    run has none, its `run_after`.
+    """
     data = f"{namespace}.{dag_id}.{task_id}.{attempt}.{mapped}"
     return RunName(namespace, f"{dag_id}.{task_id}", run_uuid(due, data))

@@ -38,7 +38,7 @@ class ReleasedBy:
 
     wave: int
     step: int  # counts the campaign's releases, which distinguishes two triggers for the same vehicles
-    until_ms: int | None = None  # end of the vehicles' time window, Unix milliseconds
+    until_ms: int | None = None  # end of the vehicles' time window, Unix milliseconds; None: no window
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,10 @@ def sha1_hex(payload: bytes) -> str:
 
 
 def trigger_digest(ids: Iterable[str], request_id: str, data_id: str, step: int | None = None) -> str:
-    """Return the identity of a trigger, in hex: a digest of its set of ids, request_id, data_id, and campaign step."""
+    """Return the identity of a trigger, in hex: a digest of its set of ids, request_id, data_id, and `step`.
+
+    `step` is `ReleasedBy.step`, for a trigger that a campaign released: the campaign may name the same vehicles again.
+    """
     digest = hashlib.sha256()
     for part in (request_id, data_id, *sorted(set(ids))):
         digest.update(part.encode())
@@ -169,7 +172,7 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
 
 
 def _refusal_of_first_bad_vin(ids: list[Any]) -> Refused:
-    """Return the refusal of a list of which not all elements are VINs; it names the first that is none."""
+    """Return the refusal of a list of which not all elements are VINs; it names the first element that is not a VIN."""
     for index, vin in enumerate(ids):
         if not isinstance(vin, str):
             return Refused(f"ids[{index}] is a {_json_type(vin)} ({shown(vin)}); each VIN is a string")
@@ -256,7 +259,7 @@ def shown(value: object) -> str:
 def _has_too_many_parts(text: str) -> bool:
     """Whether the text has more than `MAX_PARTS` opening brackets and braces outside of strings."""
     if text.count("[") + text.count("{") <= MAX_PARTS:
-        return False  # not even if none of them is in a string
+        return False  # even all brackets together, inside and outside of strings, are not too many
     brackets = 0
     for match in _STRING_OR_BRACKET.finditer(text):
         is_string = text[match.start()] == '"'

@@ -100,6 +100,7 @@ class SeqSource:
         now = self._clock_ms()
         if self._ms < now <= self.until_ms:
             self._ms, self._counter = now, -1
+        # Otherwise, the clock has not advanced or is beyond `until_ms`, and the counter continues in the last millisecond.
         self._counter += 1
         if self._counter > MAX_COUNTER:  # the millisecond has no seq left
             self._ms, self._counter = self._ms + 1, 0

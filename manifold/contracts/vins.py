@@ -11,7 +11,7 @@ WEIGHTS = np.array((8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2), np.floa
 CHECK_DIGITS = np.frombuffer(b"0123456789X", np.uint8)
 
 VINS_PER_BATCH = 8192  # the arrays of one batch fit into the processor's cache
-_NO_VALUE = 255
+_NO_VALUE = 255  # of a byte that may not occur in a VIN
 _VALUE_OF = bytes(dict(zip(LETTERS, VALUES, strict=True)).get(byte, _NO_VALUE) for byte in range(256))
 
 Flags = NDArray[np.bool_]
@@ -27,7 +27,7 @@ def _are_iso_3779(vins: pa.StringArray) -> Flags:
     starts, content = _offsets_and_content(vins)
     has_right_length: Flags = np.diff(starts) == LENGTH
     characters = np.frombuffer(content, np.uint8)
-    if not has_right_length.all():  # keep the characters of the VINs with the right length only
+    if not has_right_length.all():  # keep only the characters of VINs that have the right length
         first_characters = starts[:-1][has_right_length]
         characters = characters[first_characters[:, np.newaxis] + np.arange(LENGTH)]
     candidates = characters.reshape(-1, LENGTH)  # a row per VIN with the right length
@@ -35,7 +35,8 @@ def _are_iso_3779(vins: pa.StringArray) -> Flags:
     values = np.frombuffer(translated, np.uint8).reshape(-1, LENGTH)
     remainders = (values.astype(np.float32) @ WEIGHTS).astype(np.int32) % len(CHECK_DIGITS)
     is_valid = candidates[:, CHECK_INDEX] == CHECK_DIGITS[remainders]
-    # The search in all bytes is quicker than the maximum of each row, and usually finds nothing.
+    # VINs with a character that has no value are invalid. Usually there are none, which one search in all bytes shows; this is
+    # quicker than the maximum of each row.
     if _NO_VALUE in translated:
         is_valid &= values.max(axis=1) != _NO_VALUE
     flags = np.zeros(len(vins), np.bool_)

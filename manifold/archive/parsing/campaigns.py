@@ -87,8 +87,8 @@ def _plan_columns(order: Propose | Amend) -> Row:
 def _targets_of(order: Command) -> list[Target]:
     """The targets that an order lists, one per vehicle; empty if orders of this kind list none.
 
-    If an order lists a vehicle several times, the first target counts. Targets that a plan lists in a wave come before its other
-    targets.
+    If an order lists a vehicle several times, the first target counts. Of a plan, the targets in its waves come first, so that a
+    vehicle listed in a wave and outside of waves keeps the wave.
     """
     targets: list[Target] = []
     if isinstance(order, AddTargets):

@@ -40,8 +40,8 @@ def rows_of(
 ) -> pa.RecordBatch:
     """Build one row per message: the common columns, and the given `columns`, which have a value for each message.
 
-    `parsed` are the results of validating the messages. The other columns of a refused message come from `row_of_refused`, which
-    gets the message and the reason.
+    `parsed` are the results of validating the messages. For a refused message, `row_of_refused` gets the message and the reason,
+    and returns values of further columns, such as `reason`; these columns are null for accepted messages.
     """
     built = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
     reason_by_index = {index: result.reason for index, result in enumerate(parsed) if isinstance(result, Refused)}

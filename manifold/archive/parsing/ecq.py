@@ -46,7 +46,7 @@ def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Parse the stream as `ecq` does, but without payloads: `message` is null, and there is no column `payload`."""
+    """Parse the stream as `ecq` does, but into small rows without payloads: `message` is null, and there is no `payload`."""
     for batch in ecq(messages, limits):
         index = batch.schema.get_field_index("message")
         without_message = batch.set_column(index, ECQ_BRIEF.field(index), pa.nulls(batch.num_rows, pa.binary()))

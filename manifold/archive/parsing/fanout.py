@@ -185,7 +185,7 @@ def _by_iso_3779(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     vins = lists.flatten()
     row_of_vin = pc.list_parent_indices(lists)
     vin_is_valid = are_iso_3779(vins)  # a flag for each VIN of all rows
-    if vin_is_valid.all():
+    if vin_is_valid.all():  # or no row has VINs
         yield _replace_vins(batch, lists, are_valid=True)
         return
     has_no_vins = np.bincount(row_of_vin, minlength=len(batch)) == 0

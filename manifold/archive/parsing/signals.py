@@ -50,7 +50,7 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def signal_rows(messages: pa.RecordBatch, parsed: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
-    """Build the rows of messages that are already parsed; at least one."""
+    """Build one row per message; `parsed` are the results of `raw_records` for these messages, of which there is at least one."""
     fields = fields_of(parsed, RawRecord)
     sealed_payloads = fields.pop("sealed")
     key_ids = [None if sealed is None else key_id_of(sealed) for sealed in sealed_payloads]

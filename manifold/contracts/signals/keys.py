@@ -25,13 +25,14 @@ def idempotency(device_id: str, idempotency_key: str) -> bytes:
 def claimed(content: str, holder: str) -> bytes:
     """Return the value of an idempotency key that a message has claimed and whose signal is not processed yet.
 
-    `holder` identifies the message, and is stable across redeliveries.
+    `content` is a digest of the signal, by which another signal with the same key is noticed. `holder` identifies the message,
+    and is the same in every redelivery.
     """
     return b"h" + digest(content) + digest(holder)
 
 
 def done(content: str, holder: str) -> bytes:
-    """Return the value of an idempotency key whose signal was processed; `holder` identifies the message with the signal."""
+    """Return the value of an idempotency key whose signal was processed. The arguments are those of `claimed`."""
     return b"d" + digest(content) + digest(holder)
 
 
@@ -42,5 +43,5 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=1 << 16)
 def _tag(device_id: str) -> bytes:
-    """Return a hash tag; hexadecimal, because Redis Cluster searches keys for braces."""
+    """Return the hash tag of a device's keys. It is hexadecimal, because a brace among raw bytes would end the tag."""
     return hashlib.sha256(device_id.encode()).hexdigest()[: 2 * _TAG_BYTES].encode()

@@ -152,7 +152,7 @@ def parse_status(body: bytes) -> DeviceStatus | Refusal:
 
 
 def _decode(body: bytes, model: type[_Message]) -> _Message | Refusal:
-    """Decode the body into a message of this model, which checks all constraints of the schema's types."""
+    """Decode the body into a message of this model. Decoding also checks the constraints in the types of the model's fields."""
     body = body.removeprefix(BOM_UTF8)
     try:
         return msgspec.json.decode(body, type=model)

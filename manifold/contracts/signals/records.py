@@ -64,8 +64,8 @@ def raw_envelope(
 ) -> Envelope:
     """Build the envelope of a raw signal.
 
-    `payload` is the decoded payload, of which the record has a digest. `key` is the idempotency key; without it, the key is
-    derived from the signal. `correlation_id` is used if the signal itself states none.
+    `payload` is the decoded payload, of which the record has a digest, and `sealed` is the same, encrypted. `key` is the
+    idempotency key; without it, the key is derived from the signal. `correlation_id` is used if the signal itself states none.
     """
     metadata = signal.metadata or Metadata()
     location = metadata.location

@@ -58,7 +58,10 @@ OWN_QUEUES = frozenset(queue.name for queue in (*QUEUES, *partitions(MAX_PARTITI
 
 
 def definitions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
-    """Return the topology in the format of `rabbitmqctl import_definitions` and of `load_definitions` in rabbitmq.conf."""
+    """Return the topology in the format of `rabbitmqctl import_definitions` and of `load_definitions` in rabbitmq.conf.
+
+    It lacks the partitions and their exchange: the door declares them if partitions are on.
+    """
     return {
         "exchanges": [
             {
