@@ -96,7 +96,9 @@ def _changes(segment: Segment, messages: pa.Table, vehicle: ErasedVehicle) -> It
     # A quick test of whole columns selects the messages that are searched one by one.
     is_candidate = pc.or_(vehicle.may_be_named_in(messages["payload"]), vehicle.may_be_named_in(messages["topic"]))
     is_candidate = pc.or_(is_candidate, vehicle.may_be_named_in(messages["refused_because"]))
-    if segment.stream in SEALED_STREAMS and vehicle.is_searched_in_opaque:  # the payloads of refused signal messages are sealed
+    # The quick test cannot see into sealed (encrypted) payloads, so every refused signal message is opened and searched. A short
+    # name is not searched for in payloads.
+    if segment.stream in SEALED_STREAMS and vehicle.is_searched_in_opaque:
         is_candidate = pc.or_(is_candidate, pc.is_valid(messages["refused_because"]))
     header_texts = [texts for chunk in messages["headers"].chunks for texts in (chunk.keys, chunk.items)]
     if any(pc.any(vehicle.may_be_named_in(texts)).as_py() for texts in header_texts):
@@ -109,7 +111,10 @@ def _changes(segment: Segment, messages: pa.Table, vehicle: ErasedVehicle) -> It
 
 
 def _count_ignored(rows: Iterable[Row], messages: pa.Table, vehicle: ErasedVehicle) -> int:
-    """Count the rows with ignored fields that name the vehicle; 0 if all messages of the file were accepted later."""
+    """Count the rows, which have only the fields of a file that ingest ignores, that name the vehicle.
+
+    0 if all messages of the file were accepted at `before_seq` or later.
+    """
     if not messages.num_rows or pc.min(messages["seq"]).as_py() >= vehicle.before_seq:
         return 0
     return sum(vehicle.is_named_in(json.dumps(row, default=str, ensure_ascii=False)) for row in rows)
@@ -134,7 +139,7 @@ def _ignored_fields(path: str, content: bytes, messages: pa.Table) -> Iterable[R
             continue
         try:
             fields = json.loads(line)
-        except (ValueError, RecursionError):  # Python reads no number of more than 4,300 digits
+        except (ValueError, RecursionError):  # Python reads no number of more than 4,300 digits; the whole line is searched then
             fields = {"line": line.decode(errors="replace")}
         yield {name: value for name, value in fields.items() if name not in _LINE_FIELDS}
 

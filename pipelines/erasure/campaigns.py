@@ -20,7 +20,7 @@ def order_without_vehicle(payload: bytes, vin: str, names_vehicle: Callable[[byt
 
     The vehicle is removed from a list of targets and from the VINs of a plan. A reason that names the vehicle becomes empty. An
     order that names the vehicle anywhere else is removed as a whole, and so is an order whose plan would be invalid without the
-    vehicle. `names_vehicle` tells whether bytes do.
+    vehicle. `names_vehicle` tells whether bytes name the vehicle.
     """
     order = decode(payload)
     if isinstance(order, Refused):
@@ -46,7 +46,10 @@ def _order_without(order: Command, vin: str) -> Command | None:
 
 
 def _plan_without(plan: dict[str, Any], vin: str) -> dict[str, Any] | None:
-    """Return the plan without `vin` in its lists of VINs; None if such a list would be empty, which makes a plan invalid."""
+    """Return the plan without `vin`; None if a list of VINs would be empty, which makes a plan invalid.
+
+    Each wave, and any other part of a plan, may have a list `vins`.
+    """
     reduced: dict[str, Any] = {}
     for name, value in plan.items():
         if name == "waves" and isinstance(value, list):
@@ -90,7 +93,7 @@ def rows_of(orders: Mapping[int, bytes]) -> dict[str, pa.Table]:
 
 
 def _arrow_rows(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
-    """Convert the rows into the table's schema. The column by whose day the table is partitioned has the instant of the seq."""
+    """Convert the rows into the table's schema. The column `table.day_of`, if there is one, gets the instant of the row's seq."""
     complete_rows = []
     for row in rows:
         complete = {column.name: row[column.name] for column in table.columns if column.name != table.day_of}

@@ -48,6 +48,8 @@ def expire_snapshots(catalog: Catalog, erasure_snapshot_id: int, now: datetime) 
     `erasure_snapshot_id` names the snapshot of `ingested_segments` by which the erasure is committed. A run that began before
     this snapshot can no longer be published, so its branches are dropped. On main, the history stays down to the changes of runs
     that may have to be finished.
+
+    `now` is when this pass of the erasure began: temporary branches of rebases that have not changed since are dropped, too.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     for branch, ref in segments.refs().items():
@@ -159,7 +161,7 @@ def _referenced_files(table: IcebergTable) -> set[str]:
 
 
 def _without_scheme(address: str) -> str:
-    """Remove the scheme and the slashes after it, because engines write no, one, two or three slashes."""
+    """Remove the scheme and all leading slashes, so that addresses are comparable: engines write none to three slashes."""
     return re.sub(r"^\w+:/*", "", address).lstrip("/")
 
 
@@ -202,7 +204,7 @@ def find_in_file(filesystem: fs.FileSystem, path: str, vehicle: ErasedVehicle) -
             except (pa.ArrowException, OSError):
                 pass  # incomplete, because its writer was killed: its bytes are searched below
     elif not vehicle.is_searched_in_opaque and any(f"/{table.name}/" in path for table in (DATA, ECQ_PAYLOAD, XRAY_RAW)):
-        return  # a manifest has bounds of payloads, in which a short name would be found by chance
+        return  # manifests of these tables have bounds of payloads, in which a short name would be found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())
     for block in _blocks(content):
@@ -216,10 +218,12 @@ def _in_parquet(file: pa.NativeFile, path: str, vehicle: ErasedVehicle) -> Itera
     parquet = pq.ParquetFile(file)
     schema = parquet.schema_arrow
     text_columns = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
-    # In opaque payloads, a short name would be found by chance. A file with topics is of quarantine, whose payloads are messages.
+    # In a payload of any bytes, a short name would be found by chance. A file with topics is of quarantine: its payloads are
+    # whole messages, and are searched for every name.
     searches_payloads = vehicle.is_searched_in_opaque or "topic" in text_columns
     columns = [column for column in text_columns if column != "payload" or searches_payloads]
-    arrival_columns = (*_ARRIVAL_COLUMNS, *OF_QUEUES) if "client_id" in text_columns else _ARRIVAL_COLUMNS
+    is_of_queues = "client_id" in text_columns  # compacted queues
+    arrival_columns = (*_ARRIVAL_COLUMNS, *OF_QUEUES) if is_of_queues else _ARRIVAL_COLUMNS
     existing_arrival_columns = [name for name in arrival_columns if name in schema.names]
     counts: Counter[str] = Counter()
     for batch in parquet.iter_batches(ROW_BATCH_SIZE, columns=[*columns, *existing_arrival_columns]):

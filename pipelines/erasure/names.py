@@ -1,8 +1,11 @@
 """Finds where a message names a vehicle, and removes it from the message. Pure.
 
 A name is searched for as a word: `V1` is not found in `V10`, and an ISO 3779 VIN is found only where no letter or digit adjoins
-it. In opaque payloads, a short name would be found by chance, so such payloads are searched only for names of at least
-`MIN_LENGTH_IN_OPAQUE` characters.
+it.
+
+A payload is opaque if it may be any bytes: the content of data, of messages of compacted queues, and of signals. In such bytes, a
+short name would be found by chance, so they are searched only for names of at least `MIN_LENGTH_IN_OPAQUE` characters. Payloads
+of signals are also sealed, that is encrypted; those of refused messages are opened and searched.
 """
 
 import json
@@ -35,7 +38,7 @@ Row = dict[str, Any]
 class ErasedVehicle:
     """A vehicle that is erased from messages that were accepted before a seq. Later messages may name the vehicle.
 
-    `opener` opens refused messages of signals, which are sealed.
+    `opener` opens (decrypts) the payloads of refused messages of signals, which are sealed.
     """
 
     def __init__(self, vin: str, before_seq: int, opener: Opener = open_nothing) -> None:
@@ -43,7 +46,8 @@ class ErasedVehicle:
         self.before_seq = before_seq
         self._before_instant = datetime_of(before_seq)
         self._opener = opener
-        self.is_searched_in_opaque = len(vin) >= MIN_LENGTH_IN_OPAQUE  # whether opaque payloads are searched for the name
+        # Whether payloads that may be any bytes (opaque) are searched for the name. A short name would be in them by chance.
+        self.is_searched_in_opaque = len(vin) >= MIN_LENGTH_IN_OPAQUE
         adjoining = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"  # characters that may not adjoin the name
         pattern = f"(?:^|[^{adjoining}]){re.escape(vin)}(?:[^{adjoining}]|$)"
         self._word = re.compile(pattern.encode())
@@ -56,7 +60,10 @@ class ErasedVehicle:
         return b"\\" in raw and bool(self._word.search(_unescaped(raw)))
 
     def is_named_in_sealed(self, seq: int, sealed: bytes) -> bool:
-        """Whether a sealed refused message of signals names the vehicle. False for a short name, which is not searched for."""
+        """Whether the sealed payload of a refused signal message names the vehicle, once it is opened.
+
+        False for a short name, which would be found there by chance.
+        """
         return self.is_searched_in_opaque and self.is_named_in(self._opener(seq, sealed))
 
     def is_accepted_later(self, row: Row) -> bool:
@@ -92,18 +99,18 @@ class ErasedVehicle:
             return row
         if stream in (Stream.TRIGGER, Stream.CAMPAIGN):
             if row["topic"] not in _FIXED_TOPICS and self.is_named_in(row["topic"]):
-                return None  # ingest refuses the message because of its topic
+                return None  # nothing valid is lost, because ingest refuses any topic that is not fixed
             return self._trigger_without(row) if stream is Stream.TRIGGER else self._order_without(row)
         if stream is Stream.ANSWER:
             return self._answer_without(row)
-        # The payloads of the other streams are opaque.
+        # The payloads of the other streams may be any bytes, in which a short name would be found by chance.
         names_vehicle = self.is_named_in(row["topic"]) or (self.is_searched_in_opaque and self.is_named_in(row["payload"]))
         if stream in SEALED_STREAMS and row["refused_because"] is not None:
             names_vehicle = names_vehicle or self.is_named_in_sealed(row["seq"], row["payload"])
         return None if names_vehicle else self._without_headers(row)
 
     def _outcome_without(self, row: Row) -> Row | None:
-        """Remove an outcome of the vehicle's entry if the entry is older than `before_seq`.
+        """Remove an outcome of the vehicle's entry (return None) if the entry is older than `before_seq`.
 
         From the outcome of another vehicle's entry, remove a reason that names the vehicle.
         """
@@ -118,7 +125,7 @@ class ErasedVehicle:
         return self._without_headers(row)
 
     def _acknowledgement_without(self, row: Row) -> Row | None:
-        """Remove an acknowledgement by the vehicle if its message and its epoch are older than `before_seq`.
+        """Remove an acknowledgement by the vehicle (return None) if its message and epoch are both older than `before_seq`.
 
         From an acknowledgement by another vehicle, remove a reason that names the vehicle.
         """
@@ -134,14 +141,18 @@ class ErasedVehicle:
         return self._without_headers(row)
 
     def _invalid_without(self, row: Row) -> Row | None:
-        """Remove a message that cannot be parsed if it is older than `before_seq` and names the vehicle."""
+        """Remove a message that cannot be parsed (return None) if it is older than `before_seq` and names the vehicle."""
         if row["seq"] >= self.before_seq:
             return row
         names_vehicle = self.is_named_in(row["payload"]) or self.is_named_in(row["topic"])
         return None if names_vehicle else self._without_headers(row)
 
     def _trigger_without(self, row: Row) -> Row | None:
-        """Remove the vehicle from the ids of a trigger. A trigger for no other vehicle, and a refused trigger, is removed."""
+        """Remove the vehicle from the ids of a trigger. A trigger for no other vehicle is removed as a whole (None).
+
+        A refused or invalid trigger that names the vehicle is removed, too. A request_id or data_id that names the vehicle stays,
+        if the trigger is for other vehicles; the final search reports the message.
+        """
         if not self.is_named_in(row["payload"]):
             return self._without_headers(row)
         if row["refused_because"] is not None:
@@ -155,12 +166,12 @@ class ErasedVehicle:
         if not other_ids or not has_only_text:  # no vehicle is left, or ingest refuses the trigger because of its ids
             return None
         reduced = fields | {"ids": other_ids}
-        if self.is_named_in(json.dumps(reduced, ensure_ascii=False)):  # perhaps in a field that ingest does not read
+        if self.is_named_in(json.dumps(reduced, ensure_ascii=False)):  # perhaps in a field that ingest does not read: drop those
             reduced = {name: reduced[name] for name in _TRIGGER_FIELDS if name in reduced}
         return self._without_headers(row | {"payload": json.dumps(reduced).encode()})
 
     def _order_without(self, row: Row) -> Row | None:
-        """Remove the vehicle from an order to a campaign. A refused order that names the vehicle is removed."""
+        """Remove the vehicle from an order to a campaign. An order that names the vehicle and is refused is removed (None)."""
         if not self.is_named_in(row["payload"]):
             return self._without_headers(row)
         if row["refused_because"] is not None:
@@ -169,8 +180,8 @@ class ErasedVehicle:
         return None if payload is None else self._without_headers(row | {"payload": payload})
 
     def _answer_without(self, row: Row) -> Row | None:
-        """Remove an answer of the vehicle, or the other fields than seq and status from an answer that names it."""
-        if self.is_named_in(row["topic"]):
+        """Remove an answer of the vehicle (return None). Another vehicle's answer that names it keeps only seq and status."""
+        if self.is_named_in(row["topic"]):  # the topic has the name of the vehicle that answers
             return None
         if not self.is_named_in(row["payload"]):
             return self._without_headers(row)

@@ -137,7 +137,10 @@ def _owner(member: bytes) -> bytes:
 
 
 def _is_old(member: bytes, vehicle: ErasedVehicle) -> bool:
-    """Whether a waiting entry was accepted before `vehicle.before_seq`. An entry that an earlier release parked has no seq."""
+    """Whether a waiting entry was accepted before `vehicle.before_seq`.
+
+    An entry that an earlier release parked has no seq, and counts as old.
+    """
     _, _, seq = member.partition(b" ")
     return not seq or int(seq) < vehicle.before_seq
 
@@ -194,6 +197,7 @@ def _data_keys(redis: Redis, vehicle: ErasedVehicle) -> Iterator[bytes]:
     """Yield the keys of payloads whose data_id or content names the vehicle."""
     for key in redis.scan_iter(match=DATA_PATTERN, count=MEMBERS_PER_PAGE):
         data_id = key.removeprefix(keys.data("").encode())
+        # In a payload, which may be any bytes, a short name would be found by chance.
         if vehicle.is_named_in(data_id) or (vehicle.is_searched_in_opaque and vehicle.is_named_in(redis.get(key) or b"")):
             yield key
 

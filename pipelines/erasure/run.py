@@ -137,7 +137,7 @@ def erase(
             erased.entries += erase_from_queues(redis, settings, vehicle)
             wait_for_runs_s = wait_s if pass_number == 0 else 0.0  # the first pass has waited for these runs, or overtaken them
             _erase_from_archive_and_tables(catalog, settings, vehicle, erased, wait_for_runs_s, say)
-            erase_data(redis, vehicle)
+            erase_data(redis, vehicle)  # dispatchers may have loaded data from the tables since
             lock.require_held()
             say("searching every file")
             erased.found, erased.searched = search_all(catalog, settings, redis, vehicle)
@@ -148,7 +148,7 @@ def erase(
     if erased.proved:
         log.info("vehicle erased", **counts)
     else:
-        log.warning("erasure not proved", **counts, places_that_name_the_vehicle=len(erased.found))
+        log.warning("erasure incomplete: places still name the vehicle", **counts, places_that_name_the_vehicle=len(erased.found))
     return erased
 
 
@@ -192,7 +192,7 @@ def search_all(catalog: Catalog, settings: Settings, redis: Redis, vehicle: Eras
 
 
 def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
-    """Wait until every run that began before `before` has ended, but at most `wait_s`. The erasure overtakes the other runs."""
+    """Wait at most `wait_s` until every run that began before `before` has ended. The erasure overtakes runs that take longer."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         properties = catalog.load_table(SEGMENTS.identifier).properties

@@ -25,7 +25,8 @@ def opener_of(settings: Settings) -> Opener:
     """Make a function that opens payloads with the settings' key ring.
 
     The function returns the plaintext and, if the plaintext is gzip, its inflated content after it. For a payload that cannot be
-    opened, it returns empty bytes, which name no device. It raises OSError if the key storage fails.
+    opened, it returns empty bytes, which name no device. It raises OSError if the key storage fails. If the settings have no key
+    ring, the function opens no payload, and logs a warning.
     """
     try:
         require_ring(settings)

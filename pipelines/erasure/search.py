@@ -49,7 +49,10 @@ class Removal(NamedTuple):
 
 
 def find_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> list[Removal]:
-    """Find the rows to remove from each table at the snapshots `base`. Tables without such rows are left out."""
+    """Find the rows to remove from each table. Tables without such rows are left out.
+
+    `base` has the id of the snapshot to search, by table name.
+    """
     is_of_vehicle = And(where(EqualTo, "vin", vehicle.vin), where(LessThan, "seq", vehicle.before_seq))
     removals: list[Removal] = []
     for table in (IDS, OUTCOMES):
@@ -65,6 +68,7 @@ def find_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]
 
 
 def _quarantine_removal(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> Removal:
+    """Return the removal of refused messages that name the vehicle, also in a sealed payload."""
     refused = _search(catalog, QUARANTINE, vehicle, base, ("seq", "topic", "reason", "payload"))
     seqs = {row["seq"] for row in refused} | set(_seqs_of_sealed(catalog, vehicle, base))
     return Removal(QUARANTINE, _seq_keys(seq for seq in seqs if seq < vehicle.before_seq))
@@ -73,7 +77,7 @@ def _quarantine_removal(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str
 def _data_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> Iterator[Removal]:
     """Yield the removals of payloads whose data_id or content names the vehicle."""
     columns: tuple[str, ...] = ("data_id", "seq")
-    if vehicle.is_searched_in_opaque:
+    if vehicle.is_searched_in_opaque:  # otherwise, the short name would be found in payloads by chance
         columns += ("payload",)
     payload_rows = _search(catalog, DATA, vehicle, base, columns)
     index_rows = _search(catalog, META, vehicle, base, ("data_id", "first_seen_at"))
@@ -103,7 +107,8 @@ def _answer_removal(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, in
     answer_columns = tuple(column.name for column in CAMPAIGN_ANSWERS.columns)
     rows = _search(catalog, CAMPAIGN_ANSWERS, vehicle, base, answer_columns)
     answers = [row for row in rows if not vehicle.is_accepted_later(row)]
-    # Answers of other vehicles stay without their reason, unless the name of their campaign names this vehicle, too.
+    # An answer of another vehicle is replaced by the same answer without its reason. It gets no replacement if the name of its
+    # campaign names the erased vehicle.
     others = [row for row in answers if not vehicle.is_named_in(row["vin"]) and not vehicle.is_named_in(row["campaign"])]
     without_reason = pa.Table.from_pylist([row | {"reason": None} for row in others], schema=CAMPAIGN_ANSWERS.arrow_schema)
     return Removal(CAMPAIGN_ANSWERS, _seq_keys(row["seq"] for row in answers), without_reason)
@@ -112,7 +117,7 @@ def _answer_removal(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, in
 def _queue_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> Iterator[Removal]:
     """Yield the removals of compacted queues: the vehicle's own rows, and messages whose key or payload names the vehicle."""
     columns: tuple[str, ...] = ("client_id", "key", "seq")
-    if vehicle.is_searched_in_opaque:
+    if vehicle.is_searched_in_opaque:  # otherwise, the short name would be found in payloads by chance
         columns += ("payload",)
     payload_rows = _search(catalog, ECQ_PAYLOAD, vehicle, base, columns)
     index_rows = _search(catalog, ECQ_INDEX, vehicle, base, ("client_id", "key", "seq"))
@@ -128,7 +133,7 @@ def _queue_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, in
 def _signal_removals(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, int]) -> Iterator[Removal]:
     """Yield the removals of signals whose text columns name the device. Payloads are sealed, so they are not searched."""
     for table in SIGNAL_TABLES:
-        if table.name in base:
+        if table.name in base:  # otherwise the lake has no tables of signals
             text_columns = tuple(column.name for column in table.columns if pa.types.is_string(column.type))
             rows = _search(catalog, table, vehicle, base, (*text_columns, "seq"))
             yield Removal(table, _seq_keys({row["seq"] for row in rows if not vehicle.is_accepted_later(row)}))
@@ -152,7 +157,7 @@ def _seqs_of_sealed(catalog: Catalog, vehicle: ErasedVehicle, base: dict[str, in
 
 
 def _has_rows(catalog: Catalog, removal: Removal, base: dict[str, int]) -> bool:
-    """Whether the table has a row with one of the keys."""
+    """Whether the removal's table has a row with one of the removal's keys."""
     if not removal.keys.num_rows:
         return False
     loaded = catalog.load_table(removal.table.identifier)
@@ -213,7 +218,10 @@ def erase_texts(catalog: Catalog, table: Table, column: str, vehicle: ErasedVehi
 
 
 def drop_deleted_entries(catalog: Catalog, table: Table) -> None:
-    """If main's newest snapshot lists removed files, add a snapshot that does not. Only for tables that runs do not write."""
+    """If main's newest snapshot lists removed files, add a snapshot that does not. Only for tables that runs do not write.
+
+    The list has bounds of the columns of removed files, which may name the vehicle.
+    """
     loaded = catalog.load_table(table.identifier)
     head = loaded.metadata.current_snapshot_id
     if head is not None and lists_deleted(loaded, head):

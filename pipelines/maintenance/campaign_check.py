@@ -39,7 +39,7 @@ class CampaignRows:
         self.rows[CAMPAIGN_TARGETS.name].update({seq: count for seq, count in target_counts if count})
 
     def add(self, other: "CampaignRows") -> None:
-        """Merge the counts of other segments. If both have a seq, both have counted the same rows."""
+        """Merge the counts of other segments. If both have a seq, both have counted the same rows, so nothing is summed."""
         for name, rows in other.rows.items():
             self.rows[name] |= rows
 

@@ -39,7 +39,7 @@ def _run_on_branch(attempt: Attempt, table: Table, changes: DataFrame, sql: str)
     attempt.create_branch(table)
     changes.createOrReplaceTempView("changes")
     properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in attempt.properties.items()}
-    for name, value in properties.items():
+    for name, value in properties.items():  # Iceberg stores these settings of the session as properties of the snapshot
         attempt.spark.conf.set(name, value)
     try:
         attempt.spark.sql(sql.format(name=attempt.name(table, on_branch=True)))

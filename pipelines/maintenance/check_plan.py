@@ -95,7 +95,7 @@ def expected_keys_of(segment: Segment, messages: pa.Table, limits: parsing.Limit
             expected.campaigns.add_messages(segment.stream, accepted)
         else:  # a stream of signals or device statuses
             expected.signals.add_messages(segment.stream, accepted)
-    if segment.stream is Stream.TRIGGER:
+    if segment.stream is Stream.TRIGGER:  # a trigger may bring its data along
         for batch in parsing.inline_data(messages, limits):
             _add_data(expected, batch)
     return expected
@@ -106,7 +106,7 @@ def _add_refused(expected: ExpectedKeys, batch: pa.RecordBatch) -> None:
     refused = batch.filter(pc.is_valid(batch["reason"]))
     expected.refused.update(refused["seq"].to_pylist())
     expected.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
-    if "digest" in refused.schema.names:  # only messages of signals have one
+    if "digest" in refused.schema.names:  # true of signals; other refused messages are identified by their seq alone
         expected.signals.add_refused(refused)
 
 
@@ -129,7 +129,7 @@ class FoundRows:
     campaigns: CampaignRows = field(default_factory=CampaignRows)
 
     def add(self, other: "FoundRows") -> None:
-        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
+        """Merge the counts of other segments. If both have a key, both have counted the same rows, so nothing is summed."""
         self.entries |= other.entries
         self.data |= other.data
         self.meta |= other.meta
@@ -175,8 +175,8 @@ def _disagreement_in(comparison: TableComparison) -> Disagreement | None:
 def _comparisons(expected: ExpectedKeys, found: FoundRows, since: RequiredSince) -> Iterator[TableComparison]:
     """Yield the required and the found rows of the segment in each table.
 
-    A message is either in quarantine, or its rows are in the other tables. Only a message that was replayed from quarantine may
-    be in both.
+    A message is either in quarantine, or its rows are in the other tables, so a message in quarantine requires no other rows.
+    Only a message that was replayed from quarantine may be in both, so messages of a replay require their rows in any case.
     """
     history_seq = first_seq_at(since.history)  # entries with a lower seq may have been removed
     quarantined = set() if expected.segment.is_replay else set(found.quarantine)
@@ -210,7 +210,7 @@ def _compare_quarantine(expected: ExpectedKeys, found: FoundRows, since: datetim
     seqs = {seq for seq in expected.refused if expected.instants[seq] >= since}
     digest_by_seq = expected.signals.refused
     required: dict[int | str, int] = {digest_by_seq.get(seq, seq): 1 for seq in seqs}
-    # A replayed message may have two rows: of the first refusal, and of the replay's.
+    # If a replayed message was refused again, it rightly has two rows, which are counted as one.
     found_counts = Counter[int | str]({seq: min(found.quarantine[seq], 1) for seq in seqs})
     found_counts.update(found.signals.refused)
     return TableComparison(QUARANTINE.name, required, found_counts)

@@ -230,7 +230,7 @@ class _Compaction:
         """Pack and sort the days of `work`, and add the counts to `result`."""
         for days in _chunks(work.pack):
             self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._policy.min_files}, result)
-        if self._sort_columns:
+        if self._sort_columns:  # otherwise `work.cluster` is empty
             sort_order = ", ".join(f"{column} ASC {NULLS}" for column in self._sort_columns)
             for days in _chunks(work.cluster):
                 strategy = f"strategy => 'sort', sort_order => '{sort_order}'"

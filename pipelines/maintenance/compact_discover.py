@@ -72,10 +72,10 @@ def _index_of_day(spec: PartitionSpec, table: Table) -> int | None:
 
 
 def _day(file: DataFile, day_index: int | None) -> date | None:
-    """The day of the file's partition. PyIceberg may return it as the number of days since 1970."""
+    """The day of the file's partition, at this index of its fields; None if it has no day."""
     if day_index is None:
         return None
-    day = file.partition[day_index]
+    day = file.partition[day_index]  # a date, or the number of days since 1970
     return EPOCH_DAY + timedelta(days=day) if isinstance(day, int) else day
 
 

@@ -16,7 +16,7 @@ MAX_UNSORTED_SHARE = 0.1  # of a settled day's bytes; above this, the day is sor
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Data files of a table that have the same day (None: no day) and are alike in being sorted and small."""
+    """Data files of a table that have the same day (None: no day), are all sorted or all not, and are all small or all not."""
 
     day: date | None
     is_sorted: bool
@@ -63,6 +63,7 @@ def work_of(groups: Iterable[Group], policy: CompactionPolicy, *, today: date, c
             cluster.append(day)
         elif small_files >= policy.min_files:
             pack.append(day)
+        # Any other day has few small files, so a rewrite is not worthwhile.
     return Work(pack, cluster)
 
 

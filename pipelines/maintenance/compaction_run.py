@@ -40,7 +40,7 @@ def write_and_publish(attempt: Attempt, write: Callable[[], object]) -> None:
         write()
         no_segments = SEGMENTS.arrow_schema.empty_table()
         attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
-        publish(attempt.catalog, attempt.run_id, must=True)
+        publish(attempt.catalog, attempt.run_id, must=True)  # raises Overtaken if another job has closed the run
     except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
         drop_branches(attempt.catalog, branch_of(attempt.run_id))
         raise

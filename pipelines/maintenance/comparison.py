@@ -130,6 +130,7 @@ class Comparison:
         keys = {key for expected in group for key in expected.signals.signals.values()}  # (device id, instant, digest)
         capture_times = {captured_at for _, captured_at, _ in keys}
         raw = self.count_rows(XRAY_RAW, XRAY_RAW.key, "captured_at", capture_times)
+        # Rows of both tables are matched by the key of the raw signal.
         processed = self.count_rows(XRAY_PROCESSED, XRAY_RAW.key, "captured_at", capture_times)
         digests = {digest for expected in group for digest in expected.signals.refused.values()}
         return FoundSignals(
@@ -146,7 +147,7 @@ class Comparison:
         seen_times = {seen_at for _, seen_at, _ in keys_by_seq.values()}
         for (device_id, seen_at, digest, seq), count in self.count_rows(XRAY_STATUS, columns, "seen_at", seen_times).items():
             key = (device_id, seen_at, digest) if digest is not None else keys_by_seq.get(seq)
-            if key is not None:
+            if key is not None:  # otherwise the row is of another status of the same instant
                 found[key] += count
         return found
 

@@ -52,6 +52,7 @@ class ExpectedInQueues:
             if row["kind"] == EcqKind.WRITE:
                 self.messages[row["seq"]] = (row["client_id"], row["key"])
                 continue
+            # Every other kind (acknowledgement, expiry, rewind) becomes a state.
             key = (row["client_id"], row["acked_seq"], row["epoch"], row["kind"])
             acked_at = datetime.fromtimestamp(row["acked_ms"] / 1000, UTC)
             self.states[key] = StateMessage(row["seq"], acked_at)
@@ -67,7 +68,7 @@ class FoundInQueues:
     newest: dict[QueueKey, int] = field(default_factory=dict)  # the newest seq of keys that lack an expected message
 
     def add(self, other: "FoundInQueues") -> None:
-        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
+        """Merge the counts of other segments. If both have a key, both have counted the same rows, so nothing is summed."""
         self.payloads |= other.payloads
         self.messages |= other.messages
         self.states |= other.states
@@ -92,7 +93,8 @@ def compare_queue_rows(
 ) -> Iterator[TableComparison]:
     """Yield a comparison for each table of compacted queues.
 
-    Messages whose seq is in `quarantined` need no rows, nor do messages and states before `messages_since` and `states_since`.
+    No rows are needed for what has its seq in `quarantined`, for messages before `messages_since`, for messages that a newer one
+    of their key has superseded, and for states before `states_since`.
     """
     for table, counts in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
         required = {}

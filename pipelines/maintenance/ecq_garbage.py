@@ -85,7 +85,7 @@ def _remove_messages(attempt: Attempt) -> Removal:
                 attempt.append(ECQ_STATE, expired_rows(expired, at=attempt.now))
             no_segments = SEGMENTS.arrow_schema.empty_table()
             attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
-            publish(catalog, attempt.run_id, must=True)
+            publish(catalog, attempt.run_id, must=True)  # raises Overtaken if another job has closed the run
         except (Overtaken, LeaseLost, Py4JJavaError, PySparkException):
             drop_branches(catalog, branch_of(attempt.run_id))
             raise
@@ -106,7 +106,7 @@ def _past_retention(attempt: Attempt) -> DataFrame:
 def _expire_in_redis(attempt: Attempt, pending: DataFrame) -> DataFrame:
     """Expire these messages in Redis, and remove them there; return (client_id, seq, epoch) of those that expired.
 
-    A message does not expire if it is acknowledged, in flight or may be on its way, or if its queue has corrupt keys.
+    A message does not expire if it is acknowledged, in flight, or just being published, or if its queue has corrupt keys.
     """
     expire = _expirer(attempt.settings.redis, Policy.of(attempt.settings), _unix_ms(attempt.now))
     columns = "client_id string, seq bigint, epoch bigint"
@@ -126,7 +126,10 @@ def _removal(messages: DataFrame) -> Removal:
 
 
 def _pruner(url: str, policy: Policy, before_ms: int, now_ms: int) -> Batches:
-    """Make the function that removes acknowledged messages before `before_ms` from the queues of clients; it yields counts."""
+    """Make the function that removes acknowledged messages before `before_ms` from the queues of the clients in its input.
+
+    The input has the column `client_id`. The function yields the number of removed messages, as `pruned`.
+    """
 
     def prune(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = EcqLoader(connect(url), policy)

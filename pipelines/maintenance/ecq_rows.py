@@ -1,4 +1,4 @@
-"""Applies a function to all rows of each client of compacted queues, in one Spark partition per client."""
+"""Applies a function to the rows of compacted queues on Spark workers, all rows of a client in one call."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
@@ -19,7 +19,10 @@ Plan = Callable[[pa.Table], Iterator[pa.Table]]  # all rows (`UNITED`) of some c
 
 
 def plan_changes(attempt: Attempt, plan: Plan) -> DataFrame:
-    """Apply `plan` to the rows of index and state at the base snapshots; return rows of `ecq_plan.CHANGES`."""
+    """Apply `plan` to the rows of index and state at the base snapshots; return rows of `ecq_plan.CHANGES`.
+
+    Each partition has all rows of its clients, and `plan` is called once with all rows of a partition.
+    """
     rows = united(attempt.main(ECQ_INDEX), attempt.main(ECQ_STATE))
     row_count = sum(_row_count(attempt, table) for table in (ECQ_INDEX, ECQ_STATE))
     partitions = max(parallelism(attempt.spark), ceil(row_count / ROWS_PER_PARTITION))
@@ -34,6 +37,9 @@ def plan_changes(attempt: Attempt, plan: Plan) -> DataFrame:
 
 
 def _row_count(attempt: Attempt, table: Table) -> int:
-    """The number of the table's rows at the base snapshot, as its summary tells it."""
+    """The number of the table's rows at the base snapshot, from the snapshot's summary; 0 if the summary does not tell it.
+
+    It only decides the number of partitions.
+    """
     snapshot = attempt.catalog.load_table(table.identifier).snapshot_by_id(attempt.base[table.name])
     return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

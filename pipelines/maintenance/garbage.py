@@ -29,9 +29,10 @@ from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.populate.load import populate
 from pipelines.populate.lock import populate_lock
 
-RECORDER_NOT_FLUSHED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
+RECORDER_NOT_FLUSHED = "a recorder cannot be asked to close its open segments, and a trigger in them may refer to old data"
 INGEST_BLOCKED = (
-    "what is new in the archive breaks a rule and cannot be published; a trigger in it may need them, or an outcome end them"
+    "new segments break a rule and cannot be published; a trigger in them may refer to old data, "
+    "or an outcome in them may end an overdue entry"
 )
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from manifold.contracts.tables import CAMPAIGN_EVENTS, CAMPAIGNS
 
 
 def campaigns_by_data_id(catalog: Catalog, base: Mapping[str, int]) -> dict[str, set[str]]:
-    """The campaigns that were ever proposed, by the data_id that they send."""
+    """The campaigns that were ever proposed, by the data_id that they send. Plans without a data_id are left out."""
     campaigns = defaultdict[str, set[str]](set)
     scan = catalog.load_table(CAMPAIGNS.identifier).scan(
         selected_fields=("campaign", "data_id"), snapshot_id=base[CAMPAIGNS.name]

@@ -54,7 +54,8 @@ def expire_snapshots(
     removals: dict[str, Removal] = {}
     if not dry_run:
         carry_over_closed_days(catalog)  # first, because it needs the snapshots that are expired below
-    for table in ledger_first(tables_of(catalog)):  # so that no run loses another snapshot while it can still be published
+    # Without the ledger's snapshot on which it began, a run cannot be published, so it no longer needs those of other tables.
+    for table in ledger_first(tables_of(catalog)):
         loaded = catalog.load_table(table.identifier)
         old = sorted(old_snapshots(loaded, unfinished_run_ids(catalog), snapshot_cutoff(loaded, settings, now)))
         removals[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE_SIZE]])
@@ -119,7 +120,7 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
         ledger_rows = ledger.rows((segment.path for segment in past_retention), "refused_because").to_pylist()
         ingested = {row["path"] for row in ledger_rows if row["refused_because"] is None}
         writers = {(segment.stream, segment.node) for segment in past_retention}
-        # `old_segments` keeps the newest segment of each writer, so it must see these segments, in whichever group they are.
+        # `old_segments` keeps the newest segment of each writer, so it must get these segments, whichever group has them.
         newest = {newest_segments.of(writer) for writer in writers}
         old = old_segments(past_retention | newest, ingested, cutoff=cutoff)
         if old and not dry_run:

@@ -22,7 +22,10 @@ KEYS = ("vin", "seq")
 
 
 def history_cutoff(settings: Settings, now: datetime) -> datetime | None:
-    """The midnight before which history may be removed, or None if history is kept. It is never within `retention_days`."""
+    """The midnight before which history may be removed, or None if history is kept.
+
+    At least the last `retention_days` are kept, because entries of these days may be pending.
+    """
     days = settings.history_retention_days
     return midnight_before(now, max(days, settings.retention_days)) if days else None
 
@@ -37,8 +40,9 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
 
 
 def _all_ended(catalog: Catalog, base: dict[str, int], day: date, rows: int) -> bool:
-    """Whether every entry of this day has an outcome. A day with many rows is compared in parts of equal duration.
+    """Whether every entry of this day, which has this number of `rows`, has an outcome.
 
+    To bound the memory, a day with many rows is compared in parts of equal duration.
     `accepted_at` of an outcome is `ts` of its entry, so both are in the same part.
     """
     parts = 1 + rows // ROW_BATCH_SIZE

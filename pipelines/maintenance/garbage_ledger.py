@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Remove the rows of segments whose days are past the archive's retention, and whose files the archive no longer has.
 
+    `dry_run` only counts.
+
     Raises:
         Overtaken: other runs kept being published first; the ledger is unchanged, run it again.
     """

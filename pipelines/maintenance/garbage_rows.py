@@ -45,7 +45,7 @@ class GarbageRows:
         return self._pending(self._attempt.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cutoff))
 
     def remember_closed_days(self, overdue: DataFrame) -> int:
-        """Remember the old days without an `overdue` entry as closed; return the number of days that have one."""
+        """Remember the days before the cutoff without an `overdue` entry as closed; return the number of days with one."""
         days_with_overdue = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
         old_counts = {day: count for day, count in self._entry_counts.items() if day < self._cutoff.date()}
         closed = {day: count for day, count in old_counts.items() if day not in days_with_overdue}

@@ -82,7 +82,7 @@ def collect(run: Run, *, cutoff: datetime, keep_data_because: str | None = None)
         return expired, data
     no_segments = SEGMENTS.arrow_schema.empty_table()
     attempt.append_to_ledger(no_segments, Ingested(attempt.run_id, written=attempt.written))
-    publish(attempt.catalog, attempt.run_id, must=True)
+    publish(attempt.catalog, attempt.run_id, must=True)  # raises Overtaken if another job has closed the run
     return expired, data
 
 

@@ -45,6 +45,7 @@ def repair(
     findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
     archived = Archive(settings.archive, settings.s3).find({finding.path for finding in findings})
     segment_by_path = {segment.path: segment for segment in archived}
+    # A segment that the archive lacks could not be ingested again, so its rows stay. Waiting segments were found in the archive.
     wrong_paths = {finding.path for finding in findings if finding.trouble in REPAIRABLE and finding.path in segment_by_path}
     waiting_paths = {finding.path for finding in findings if finding.trouble is Disagreement.WAITING}
     if wrong_paths:
@@ -82,7 +83,9 @@ def _keys_to_remove(
 ) -> Iterator[tuple[tables.Table, pa.Table]]:
     """Yield each table with the keys of the rows to remove from it.
 
-    Entries and refused messages of the segments are removed, outcomes only if they are doubled.
+    Outcomes are removed only if they are doubled, because ingest recognizes stored outcomes; payloads as `_payload_keys` says;
+    states and sequence numbers of compacted queues never, because repeated ones change no result. All other rows of the segments
+    are removed.
 
     Messages that were refused because their data_id had other bytes stay refused (`conflict_history`). A payload that only such
     messages have is not removed, because no ingest would store it again.

@@ -50,8 +50,8 @@ class Restored:
 
 @emits_lineage("restore", reads=["archive"])
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
-    """Call `restore` for these settings, after the recorders have closed their open segments."""
-    flush(settings)
+    """Call `restore` for these settings, after asking the recorders to close their open segments."""
+    flush(settings)  # the segments of a recorder that cannot be asked are ingested later, once it has closed them
     catalog = await_catalog(settings)
     with session(settings, "restore", meanwhile=GREAT_EXPECTATIONS) as spark:
         return restore(spark, catalog, settings, now=datetime.now(UTC), without_history=without_history)
@@ -98,6 +98,7 @@ def empty_tables(catalog: Catalog, now: datetime) -> str:
     for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             run.change(table, partial(replace_content, catalog, table, None))  # None: no rows
+    # The run undoes all earlier runs: none of them counts as committed any more.
     run.publish(partial(replace_content, catalog, SEGMENTS, None), {UNDOES: EVERYTHING})
     return run.run_id
 

@@ -148,6 +148,7 @@ def _snapshot_before(table: IcebergTable, written: set[int]) -> Snapshot:
             oldest_change = snapshot
             on_main |= changes_of
     previous = None
+    # Unless the changes of every written snapshot were found, `oldest_change` need not be the oldest.
     if oldest_change is not None and on_main == written and oldest_change.parent_snapshot_id is not None:
         previous = table.snapshot_by_id(oldest_change.parent_snapshot_id)
     if previous is None:

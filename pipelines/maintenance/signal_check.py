@@ -57,7 +57,7 @@ class FoundSignals:
     refused: Counter[str] = field(default_factory=Counter)  # digests
 
     def add(self, other: "FoundSignals") -> None:
-        """Merge the counts of other segments. If both have a key, both have counted the same rows."""
+        """Merge the counts of other segments. If both have a key, both have counted the same rows, so nothing is summed."""
         self.raw |= other.raw
         self.processed |= other.processed
         self.statuses |= other.statuses

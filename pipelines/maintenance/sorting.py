@@ -44,6 +44,7 @@ def sort_order_id(catalog: Catalog, table: Table, columns: Sequence[str]) -> int
 
 
 def _existing_order_id(loaded: IcebergTable, field_ids: Sequence[int]) -> int | None:
+    """Return the id of the table's sort order by these fields; None if it has none. Every order added here is ascending."""
     for order_id, order in loaded.sort_orders().items():
         if [field.source_id for field in order.fields] == list(field_ids):
             return order_id

@@ -108,7 +108,10 @@ def differences(lake: FoldedQueue, queue: ReadReply | None, *, now: datetime, po
 def _message_differences(
     lake: FoldedQueue, state: RecordedState, queue: ReadReply, *, now: datetime, policy: Policy
 ) -> Iterator[QueueDifference]:
-    """Yield how the messages that are live in the lake differ in the queue. `state` is the state of the queue in the lake."""
+    """Yield how the messages that are live in the lake differ in the queue. `state` is the state of the queue in the lake.
+
+    In each case that is not listed, both agree, or one may rightly be ahead of the other.
+    """
     kept_from = first_seq_at(now - timedelta(milliseconds=policy.ecq_retention_ms))
     pending_from = _pending_from(policy, now)
     collected_before = _pending_from(policy, now - MAX_COLLECTION_DELAY)
@@ -148,7 +151,10 @@ def _must_be_recorded(queue: ReadReply, now: datetime) -> bool:
 
 
 def _comparer(url: str, policy: Policy, now: datetime, *, repair: bool) -> BatchFunction:
-    """Make the function that compares the queues of a partition's clients, and yields one row of `COUNT_COLUMNS`."""
+    """Make the function that compares the queues of a partition's clients, and yields one row of `COUNT_COLUMNS`.
+
+    Its input is rows of `UNITED`, with all rows of each client.
+    """
 
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]

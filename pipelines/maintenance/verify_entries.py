@@ -27,7 +27,7 @@ DIFFERENCES = "difference string, vin string, seq bigint, request_id string, dat
 
 @contextmanager
 def differences(lake: PinnedLake, buckets: Sequence[int], in_queues: int) -> Iterator[DataFrame]:
-    """Yield the rechecked differences of the vehicles in these buckets, as rows of `DIFFERENCES`.
+    """Yield the rechecked differences of the vehicles in these buckets, as rows of `DIFFERENCES`, cached until the block ends.
 
     `in_queues` is the number of entries in all queues, from which the number of partitions is estimated.
     """
@@ -102,7 +102,8 @@ class _Comparison:
     def _missing_or_unrecorded(self) -> DataFrame:
         """Entries that are pending in the lake, but not in the queues: missing or unrecorded.
 
-        An entry is unrecorded if the queues remember that it ended, and no outcome of it is on its way to the lake.
+        An entry is missing if the queues do not know it. It is unrecorded if the queues remember that it ended, and no outcome of
+        it is on its way to the lake.
         """
         entries = self._buckets.filter(self._lake.entries()).select(*KEYS, "request_id", "data_id")
         ended = self._buckets.filter(self._lake.ended())

@@ -34,7 +34,10 @@ class PinnedLake:
         return self.main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self.since))
 
     def ended_twice(self) -> DataFrame | None:
-        """(vin, seq) of entries that are in `ended` twice, as withdrawn and as delivered; None if there are none."""
+        """(vin, seq) of entries that are in `ended` twice; None if there are none.
+
+        An entry that was withdrawn, but delivered nevertheless, has both outcomes.
+        """
         withdrawn = self.ended().where(sf.col("outcome") == Outcome.WITHDRAWN.value).select(*KEYS)
         if withdrawn.isEmpty():  # quick, because file statistics exclude nearly all rows
             return None

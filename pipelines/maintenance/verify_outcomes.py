@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> DataFrame | None:
     """(vin, seq) of outcomes that are not in the lake yet; None if a recorder cannot be flushed.
 
+    A recorder that is not flushed may have outcomes in a segment that is not in the archive yet.
+
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
     """

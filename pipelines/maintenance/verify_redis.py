@@ -130,7 +130,7 @@ def contents_of(redis: Redis, page: Page) -> list[Any]:
 def entries_of(page: Page, contents: list[Any]) -> Entries:
     """The entries in the keys of a page, whose contents are those of `contents_of`.
 
-    They are columns, because a Python object for each entry would cost several microseconds.
+    The result has arrays, because a Python object for each entry would cost several microseconds.
     """
     members_of_keys = [_members(content) for content in contents]
     sizes = [len(members) for members in members_of_keys]
@@ -219,7 +219,7 @@ class _EntryInRedis(NamedTuple):
     parked: float | None
     done: float | None
     in_flight: bytes | None  # the seq that is in flight
-    queue: list[bytes] | None  # the members of the pending queue, all of them only for a disordered entry
+    queue: list[bytes] | None  # members of the pending queue: all for a disordered entry, else only the first (not used)
 
 
 def _flag_existing(redis: Redis, differences: pa.RecordBatch) -> list[bool]:
@@ -255,5 +255,5 @@ def _exists(difference: Difference, seq: int, entry: _EntryInRedis) -> bool:
                 return False
             later_seqs = seqs[seqs.index(seq) + 1 :]
             return any(seq > later_seq for later_seq in later_seqs)
-        case _:  # the entry should not wait
+        case _:  # ended, extra, overdue: the difference is that the entry waits
             return entry.pending is not None or entry.parked is not None

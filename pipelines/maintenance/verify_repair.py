@@ -27,7 +27,7 @@ def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[s
     """Repair missing, unrecorded, ended and disordered entries; return the number of repaired differences by kind.
 
     Missing entries are queued, outcomes of unrecorded entries are sent to the recorder, ended entries are ended in the queues,
-    and disordered entries are put in order.
+    and disordered entries are put in order. Entries that are extra, overdue or stray are left as they are.
 
     Raises:
         Retryable: another process holds the populate lock.
@@ -43,7 +43,7 @@ def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[s
 
 
 def _repairer(url: str, policy: Policy, now_ms: int) -> Batches:
-    """Make the function that repairs differences, and yields rows of `COUNTS`."""
+    """Make the function that repairs differences (rows of `verify_entries.DIFFERENCES`), and yields rows of `COUNTS`."""
 
     def repair_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
@@ -92,7 +92,7 @@ def _send_outcomes(redis: Redis, loader: Loader, rows: list[dict[str, Any]], now
     """
     pipe = redis.pipeline(transaction=False)
     for row in rows:
-        pipe.zscore(keys.done(row["vin"]), row["seq"])
+        pipe.zscore(keys.done(row["vin"]), row["seq"])  # the score of an ended entry is the code of its outcome
     records = []
     for row, code in zip(rows, pipe.execute(), strict=True):
         if code is not None:  # the queues have not forgotten the entry meanwhile
