@@ -45,8 +45,9 @@ def repair(
     findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
     archived = Archive(settings.archive, settings.s3).find({finding.path for finding in findings})
     segment_by_path = {segment.path: segment for segment in archived}
-    # A segment that the archive lacks could not be ingested again, so its rows stay. Waiting segments were found in the archive.
-    wrong_paths = {finding.path for finding in findings if finding.trouble in REPAIRABLE and finding.path in segment_by_path}
+    # A segment that the archive lacks, or has lost just now, could not be ingested again, so its rows stay.
+    findings = [finding for finding in findings if finding.path in segment_by_path]
+    wrong_paths = {finding.path for finding in findings if finding.trouble in REPAIRABLE}
     waiting_paths = {finding.path for finding in findings if finding.trouble is Disagreement.WAITING}
     if wrong_paths:
         forget(catalog, settings, [segment_by_path[path] for path in sorted(wrong_paths)], now=now)
