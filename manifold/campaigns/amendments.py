@@ -77,7 +77,7 @@ def _reaches_outside(old: Window | None, new: Window | None) -> bool:
     """Whether the window `new` includes times that the window `old` excludes. None is a window that is always open.
 
     Opening times are compared as times of day. So a new window that opens after midnight counts as reaching outside an old one
-    that opens before midnight, even where it lies within it.
+    that opens before midnight, even if the old one includes all hours of the new one.
     """
     if old is None or old == new:
         return False
@@ -123,7 +123,10 @@ def _tries_more(old: Retry | None, new: Retry | None) -> bool:
 
 
 def _is_weaker(old: Gate, new: Gate) -> bool:
-    """Whether any condition of the gate `new` is easier to meet than the same condition of `old`."""
+    """Whether any condition of the gate `new` is easier to meet than the same condition of `old`.
+
+    The patience is no condition: it only says when to hold a gate that is not met.
+    """
     for name in ("released", "known", "success"):
         if share(getattr(new, name)) < share(getattr(old, name)):
             return True

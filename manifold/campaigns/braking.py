@@ -1,4 +1,7 @@
-"""The brake that a campaign should have, as its folded state requires."""
+"""The brake that a campaign should have, as its folded state requires.
+
+A brake is the value in Redis from which dispatchers know whether the campaign is stopped.
+"""
 
 from manifold.campaigns.decided import Stage
 from manifold.campaigns.fold import Campaign

@@ -27,7 +27,7 @@ def _apply(decided: Decided, recorded: Recorded) -> Decided:
     reason = objection(decided, order)
     if reason is not None:
         ignored = (*decided.ignored, (recorded.seq, reason))
-        # A second pause changes nothing, but a resume has to name it too.
+        # A pause of a paused campaign changes nothing else, but a resume has to name every pause.
         is_second_pause = isinstance(order, r.Pause) and decided.stage is Stage.PAUSED
         pauses = decided.pauses | {recorded.seq} if is_second_pause else decided.pauses
         return replace(decided, ignored=ignored, pauses=pauses)
@@ -57,7 +57,7 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             )
         case r.AddTargets(targets=targets, more=more):
             return replace(decided, targets=decided.targets + targets, is_listed=not more)
-        case r.Approve(wave=None):
+        case r.Approve(wave=None):  # of the amendment that waits, or else of the plan
             if decided.amendment is None:
                 return replace(decided, approved_by=decided.approved_by | {order.person})
             amendment_approvers = decided.amendment.approved_by | {order.person}
@@ -99,7 +99,7 @@ def _effect(decided: Decided, seq: int, order: r.Command) -> Decided:
             return replace(decided, stage=Stage.COMPLETED, because=because)
         case r.Silent(before_ms=before_ms):
             return replace(decided, silences=(*decided.silences, Silence(seq, before_ms)))
-        case r.Note(rule=str(rule)):
+        case r.Note(rule=str(rule)):  # an alert of this rule, which counts from zero again
             return replace(decided, counts_from={**decided.counts_from, rule: seq})
         case r.Fence(epoch=epoch):
             return replace(decided, epoch=max(epoch, decided.epoch))

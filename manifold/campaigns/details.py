@@ -47,7 +47,8 @@ def missing_approvals(campaign: Campaign) -> list[dict[str, Any]]:
         request |= {"approved_by": sorted(decided.passed_by), "needed": plan.waves[decided.wave].gate.approve}
     else:
         return []
-    # If the same approval is asked for once more, Airflow's DAG run of the new request needs another id than the one before.
+    # The number of approvals so far makes each request distinct: if the same approval is requested once more, Airflow needs
+    # another id for the DAG run of the new request.
     request["answers"] = sum(isinstance(order, Approve) for order in campaign.orders.values())
     return [request]
 

@@ -67,7 +67,7 @@ class Draw:
         self._deliveries: list[Delivery] = []
         self._open_wave = 0
         self._met_since_ms: int | None = None  # since when the gate of the open wave is met; None: it is not met
-        self._soak_ms = 0  # of that gate
+        self._soak_ms = 0  # the soak of the open wave's gate
         self._open(0, max(now_ms, plan.starts_ms))
 
     def play(self) -> list[Delivery]:
@@ -168,7 +168,8 @@ class Draw:
             self._met_since_ms = None
         elif self._met_since_ms is None:
             self._met_since_ms = now_ms
-            self._push(now_ms + self._soak_ms, _Event.SOAKED, self._groups[wave][0])
+            any_group = self._groups[wave][0]  # the event needs only its wave
+            self._push(now_ms + self._soak_ms, _Event.SOAKED, any_group)
 
     def _push(self, at_ms: int, event: _Event, group: _Group) -> None:
         """Schedule an event for a group, unless the plan has ended by then."""

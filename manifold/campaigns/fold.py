@@ -128,7 +128,7 @@ def _roster_inputs(decided: Decided) -> object:
 def _roster(decided: Decided) -> tuple[Roster, str | None]:
     """Draw the roster, and return it with the reason why it could not be drawn, in which case it is empty (None: no problem).
 
-    While targets may still be listed, it is empty too, and there is no problem.
+    While targets may still be listed, an empty roster is no problem.
     """
     if decided.plan is None or _roster_inputs(decided) is None:
         return Roster(), None

@@ -22,7 +22,7 @@ class Tripped(Struct, frozen=True):
 
 
 def counts_of(campaign: Campaign, wave: int) -> Counts:
-    """Return the counts that a gate compares: targets of the wave, and how many of them are released, known, and successes."""
+    """Return the counts that a gate compares: targets of the wave, and how many are released, known (settled), and successes."""
     tally = campaign.tallies[wave]
     targets = sum(tally.values())
     return {
@@ -34,7 +34,7 @@ def counts_of(campaign: Campaign, wave: int) -> Counts:
 
 
 def is_met(gate: Gate, counts: Counts) -> bool:
-    """Whether these counts meet the conditions of a gate."""
+    """Whether these counts meet the conditions of a gate; never before a target is known, whatever shares the gate requires."""
     return (
         counts["known"] > 0
         and reaches(counts["released"], counts["targets"], share(gate.released))
@@ -76,7 +76,7 @@ def rule_counts(campaign: Campaign, rule: Rule, wave: int | None, now_ms: int) -
     counted = {Status(name) for name in rule.count}
     reset_seq = campaign.decided.counts_from.get(rule.name, 0)
     looks_back = rule.where not in ("wave", "campaign")
-    if not reset_seq and not looks_back:
+    if not reset_seq and not looks_back:  # every settled target counts, so the tallies suffice
         tallies = campaign.tallies if wave is None else (campaign.tallies[wave],)
         return {
             "known": sum(tally[status] for tally in tallies for status in _SETTLED),

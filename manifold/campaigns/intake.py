@@ -27,7 +27,8 @@ class Effect(StrEnum):
 
     APPLIED = "applied"
     NONE = "none"  # the order did not fit the state of the campaign
-    NOT_IN_FORCE = "not in force yet"  # the order is a pause or cancellation whose brake is not set yet
+    # A pause or cancellation that is not set in Redis yet as the campaign's brake, by which dispatchers stop sending.
+    NOT_IN_FORCE = "not in force yet"
     UNKNOWN = "unknown"  # the record could not be read after the order was published
 
 
@@ -58,7 +59,7 @@ class Declined:
 
 
 async def take(order: r.Command, read: Read, publish: Publish) -> Taken | Declined:
-    """Publish an order, unless it would have no effect or is already on record. Return its receipt, or why it was not recorded.
+    """Publish an order, unless it would have no effect or is already on record. Return its effect, or why it was not recorded.
 
     A pause or cancellation without `if_version` is published without reading the record first.
 
@@ -119,8 +120,8 @@ async def take_proposal(proposal: r.Propose, listed: Sequence[r.Target], read: R
 def _with_reviewed_state(order: r.Command, campaign: Campaign) -> r.Command:
     """Return the order with a reference to the state on record, which its author has reviewed.
 
-    A resume names the pauses that it ends, and an approval names the plan that it approves. So if another pause or amendment is
-    recorded before the order, the order does not apply to it. Other orders need no reference.
+    A resume gets the pauses that it ends, and an approval that names no plan gets the plan that it approves. So if another pause
+    or amendment is recorded before the order, the order does not apply to it. Other orders need no reference.
     """
     match order:
         case r.Resume():
@@ -150,7 +151,8 @@ def _result_without_publish(campaign: Campaign, order: r.Command) -> Taken | Dec
 def _recorded_seq(campaign: Campaign, order: r.Command) -> int | None:
     """Return the seq under which the same order is on record, or None if it is not.
 
-    A proposal is the same if it has the same plan and had an effect; any other order, if it has the same token and content.
+    A proposal is the same if it has the same plan and had an effect. Any other order is the same if it has the same token and
+    content; without a token it is always a new order.
     """
     ignored = dict(campaign.decided.ignored)
     for seq, known in sorted(campaign.orders.items()):

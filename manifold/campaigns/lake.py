@@ -84,7 +84,7 @@ def _row_ranges(sorted_seqs: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
 
 
 def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]]:
-    """Return the rows of the outcomes of these releases, which are sorted by seq."""
+    """Return the rows of the outcomes of these releases. `releases` are sorted by seq."""
     if not releases:
         return []
     first_release_at = datetime_of(releases[0].seq)
@@ -92,6 +92,7 @@ def _outcomes(catalog: Catalog, releases: list[Released]) -> list[dict[str, Any]
     accepted_with_releases: BooleanExpression = And(
         where(GreaterThanOrEqual, "accepted_at", first_release_at), where(LessThan, "accepted_at", after_last_release)
     )
+    # The filter by instant limits which files are read; the seqs select the rows.
     seqs = pa.array((release.seq for release in releases), pa.int64())
     rows: list[dict[str, Any]] = []
     scan = catalog.load_table(OUTCOMES.identifier).scan(accepted_with_releases, OUTCOME_COLUMNS)

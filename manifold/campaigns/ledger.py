@@ -177,11 +177,12 @@ class Ledger:
         self.not_before_ms[numbers] = not_before_ms
 
     def unanswered_since_ms(self, terms: Terms) -> int | None:
-        """Return when the oldest entry was acknowledged whose answer is still awaited (Unix ms), or None if there is none.
+        """Return when the entry whose answer is awaited longest was acknowledged (Unix ms), or None if no answer is awaited.
 
-        `terms` require answers.
+        Call this only with `terms` that require answers.
         """
-        is_awaited = (self.status == RELEASED) & (self._ending == _DELIVERED)  # of targets with a single attempt
+        # Of targets with a single attempt: an acknowledged target stays RELEASED until it has answered or counts as silent.
+        is_awaited = (self.status == RELEASED) & (self._ending == _DELIVERED)
         acknowledgement_seqs: list[int] = self._ended_seq[is_awaited].tolist()
         for number, attempts in self._several.items():
             if self.status[number] == RELEASED:
@@ -221,7 +222,7 @@ class Ledger:
 
     def tallies(self) -> Iterator[dict[Status, int]]:
         """Yield the number of targets by status, for one wave after the other."""
-        if not len(self.roster):
+        if not len(self.roster):  # no target is in a wave yet
             return
         status_count = len(STATUSES)
         # Each pair of a wave and a status has its own bin: a row of `status_count` bins for each wave.

@@ -48,7 +48,7 @@ class Targets(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         sources = [name for name in ("vins", "file", "data", "batch", "campaign") if getattr(self, name) is not None]
-        if len(sources) != 1:
+        if len(sources) != 1:  # the message begins without a field, because it concerns `targets` as a whole
             raise ValueError(f": names {len(sources)} sources; name exactly one of vins, file, data, batch, campaign")
         needs_ended = sources[0] in ("batch", "campaign")
         if needs_ended != bool(self.ended):

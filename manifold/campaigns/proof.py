@@ -18,7 +18,10 @@ MAX_LISTED_VINS = 1000  # in one list of a report
 
 
 def report(facts: Iterable[Fact], sent: Iterable[Sent] = ()) -> dict[str, Any]:
-    """Return the proof of a campaign as JSON values. Equal sets of facts give equal reports."""
+    """Return the proof of a campaign as JSON values. Equal sets of facts give equal reports.
+
+    `sent` are the first publishes of the campaign's entries, which are verified as well.
+    """
     distinct = {identity(fact): fact for fact in facts}
     ordered = [distinct[key] for key in sorted(distinct)]
     campaign = fold(Campaign(), ordered)

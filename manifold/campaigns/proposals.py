@@ -29,8 +29,8 @@ def policy_of(settings: Settings) -> Policy:
 def examined(document: dict[str, Any], listed: Sequence[r.Target] | None, policy: Policy, now_ms: int) -> Campaign | Refused:
     """Return the campaign that this proposal would create, or why it is refused.
 
-    `listed` is a list of targets from a file. If it is None and the plan does not list its vehicles itself, the campaign waits
-    for its list.
+    `listed` is a list of targets from a file that the proposer has read. If it is None and the plan does not list its vehicles
+    itself, the campaign waits until its list is read from the plan's source; a file has to be in the archive then.
     """
     plan = plan_of(document)
     if isinstance(plan, Refused):

@@ -51,7 +51,7 @@ class _ArchivePart(NamedTuple):
 
 
 class _JournalPosition(NamedTuple):
-    """Up to which seq the journal of a recorder has been read."""
+    """Up to which seq the messages of a recorder have been read, from its journal or, if they were archived, from the archive."""
 
     node: int
     upto: int
@@ -73,7 +73,7 @@ class CampaignRecord:
         self._over: dict[str, int] = {}  # campaigns that are over → the newest seq that was known of them
         self._reproposed: set[str] = set()  # campaigns that were over and whose names are proposed again
         self._positions: dict[str, _JournalPosition] = {}  # by recorder URL; after the last read that was complete
-        self._upto_of_node: dict[int, int] = {}  # node → the seq up to which its journal is read, by the present read too
+        self._upto_of_node: dict[int, int] = {}  # node → the seq up to which the read under way reads
         self._releases = KnownReleases()
         # Outcomes and answers whose release is not read yet. A release is on disk before them, so the next read finds it.
         self._awaiting_release: list[_Message] = []
@@ -224,7 +224,7 @@ class CampaignRecord:
         return (order.campaign, Recorded(message.seq, order)) if self._is_followed(order.campaign) else None
 
     def _release(self, message: _Message) -> _NamedFact | None:
-        """Return a release with its campaign; None for an ordinary trigger, or if the campaign is not followed."""
+        """Return a release with its campaign, the request_id; None for other triggers, or if the campaign is not followed."""
         trigger = wire.trigger(message.payload)
         if trigger is None or not self._is_followed(trigger.request_id):
             return None

@@ -63,7 +63,7 @@ def step(campaign: Campaign, now_ms: int, connected: Collection[str], policy: Po
     `connected` are the VINs of connected vehicles; those that are not targets are ignored.
     """
     plan = campaign.decided.plan
-    if plan is None:
+    if plan is None:  # nothing is proposed yet
         return []
     decision = _decision(campaign, plan, now_ms, policy)
     if decision is not None:
@@ -113,13 +113,13 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
     if decided.stage is Stage.PROPOSED:
         may_start = decided.is_approved and campaign.problem is None and plan.starts_ms <= now_ms < plan.ends_ms
         return r.Start(**common) if may_start else None
-    # The end of the plan and silent vehicles are recorded while the campaign is paused, too.
+    # A pause delays neither the end of the plan nor the record of silent vehicles.
     if decided.unpaused_stage in RELEASING and now_ms >= plan.ends_ms:
         return r.Complete(**common, because="ends", counts=totals(campaign))
     silence_due_ms = _silence_due_ms(campaign, plan)
     if silence_due_ms is not None and now_ms >= silence_due_ms:
         return r.Silent(**common, before_ms=now_ms - plan.success.within_ms)
-    if decided.stage not in RELEASING:
+    if decided.stage not in RELEASING:  # paused or over: no rule stops it, and no gate opens
         return None
     tripped = gates.tripped(campaign, now_ms)
     if tripped is not None:
@@ -134,9 +134,9 @@ def _decision(campaign: Campaign, plan: Plan, now_ms: int, policy: Policy) -> r.
 def _gate_decision(campaign: Campaign, wave: Wave, now_ms: int, common: dict[str, Any]) -> r.Command | None:
     """Return the order about the gate of the open wave, or None if none is due.
 
-    While its conditions are met, a gate is put on hold until its soak is over and enough people have approved; then it passes. If
-    the conditions are no longer met, this hold ends. A gate whose conditions are not met within its patience is put on hold, too,
-    because of "patience". `common` are the fields that all orders of the campaigner have.
+    A gate whose conditions are met is held until its soak is over and enough people have approved; then it passes. If its
+    conditions break before that, the hold ends. A gate whose conditions are not met within its patience is held because of
+    "patience" until they are met. `common` are the fields that all orders of the campaigner have.
     """
     decided, gate = campaign.decided, wave.gate
     counts = gates.counts_of(campaign, decided.wave)

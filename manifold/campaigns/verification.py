@@ -137,7 +137,7 @@ class _Replay:
         order = fact.command
         at_ms = unix_ms_of(fact.seq)
         decided, plan = campaign.decided, campaign.decided.plan
-        if plan is None or not len(campaign.roster):
+        if plan is None or not len(campaign.roster):  # nothing to recount; `_apply_order` reports a start without approval
             return
         if isinstance(order, r.Start) and at_ms < plan.starts_ms:
             self._report(Kind.TOO_EARLY, fact.seq, f"was started {plan.starts_ms - at_ms} ms before its start")
@@ -146,7 +146,7 @@ class _Replay:
             self._report(Kind.TOO_EARLY, fact.seq, f"has vehicles silent {early_ms} ms before their answers were due")
         if isinstance(order, r.Hold | r.Unhold | r.Pass) and order.wave < len(plan.waves):
             self._compare_counts(fact.seq, order.counts, gates.counts_of(campaign, order.wave))
-        if isinstance(order, r.Pass) and order.wave == decided.wave:
+        if isinstance(order, r.Pass) and order.wave == decided.wave:  # a pass of another wave has no effect
             self._check_pass(fact.seq, at_ms, campaign)
         if isinstance(order, r.Complete):
             self._compare_counts(fact.seq, order.counts, totals(campaign))
@@ -219,7 +219,7 @@ class _Replay:
     def _check_rate(self, fact: Released, states: Iterable[Decided]) -> None:
         """Check that no more vehicles were released in the last minute than any of the states allows."""
         plans = [decided.plan for decided in states if decided.plan is not None]
-        if all(plan.rate is None for plan in plans):
+        if all(plan.rate is None for plan in plans):  # none has a limit
             return
         successes = self._with_tallies().total(*gates.SUCCESSES)
         allowed = max(plan.per_minute(successes) for plan in plans)
@@ -230,7 +230,7 @@ class _Replay:
     def _check_rules(self, fact: Released) -> None:
         """Check that no rule trips for longer than the campaigner may take to react. Report a rule once, until none trips."""
         plan = self._campaign.decided.plan
-        if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:
+        if plan is None or not plan.rules or self._campaign.decided.stage not in RELEASING:  # no rules, or it is stopped already
             return
         tripped = gates.tripped(self._with_tallies(), fact.at_ms)
         if tripped is None:

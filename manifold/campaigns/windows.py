@@ -128,7 +128,7 @@ def _is_open(window: Window, zone: str, now_ms: int) -> bool:
 
 
 def _begins_on(window: Window, local: datetime, day: date) -> bool:
-    """Whether `local`, a time at which the window is open, is on `day`, but not in the rest of a window of the day before."""
+    """Whether the window that is open at the local time `local` began on `day`, and not on the day before it."""
     return local.date() == day and local.hour * 60 + local.minute >= _minutes(window.opens)
 
 
@@ -136,12 +136,12 @@ def _begins_on(window: Window, local: datetime, day: date) -> bool:
 def _possible_changes(window: Window, zone: str, day: int) -> tuple[int, ...]:
     """Return the instants of a UTC day (Unix ms, ascending) at which the window may open or close.
 
-    These are the window's hours on the wall clock of the zone, and the changes of that clock. `day` counts from 1970-01-01.
+    At these instants the wall clock of the zone shows `opens` or `closes`, or is changed. `day` counts from 1970-01-01.
     """
     start_ms, end_ms = day * _DAY_MS, (day + 1) * _DAY_MS
     instants = set(_clock_changes(zone, start_ms, end_ms))
     utc_date = date(1970, 1, 1) + timedelta(days=day)
-    for offset_days in (-1, 0, 1):
+    for offset_days in (-1, 0, 1):  # every local date that may overlap the UTC day
         local_date = utc_date + timedelta(days=offset_days)
         for text in (window.opens, window.closes):
             for fold in (0, 1):  # both passes through a repeated hour
@@ -153,7 +153,8 @@ def _possible_changes(window: Window, zone: str, day: int) -> tuple[int, ...]:
 def _clock_changes(zone: str, start_ms: int, end_ms: int) -> list[int]:
     """Return when the UTC offset of `zone` changes, after `start_ms` and up to `end_ms` inclusive (Unix ms, to the second).
 
-    Spans are halved until they contain no change. A span of at most six hours with equal offsets at both ends contains none.
+    Spans are halved until they contain no change. A span of at most six hours with equal offsets at both ends is taken to
+    contain none.
     """
     is_same_offset = _offset(zone, start_ms) == _offset(zone, end_ms)
     if end_ms - start_ms <= 1000:

@@ -13,7 +13,7 @@ NO_LIMIT = 1 << 62
 
 
 class _OutcomeSeq(msgspec.Struct):
-    """The field of an outcome that shows whether it concerns a campaign. Most do not, so the others are not decoded."""
+    """The field that shows whether an outcome concerns a campaign. Most outcomes do not, so no other field is decoded."""
 
     seq: int
 

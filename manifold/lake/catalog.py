@@ -65,6 +65,7 @@ def open_catalog(settings: Settings) -> Catalog:
         from manifold.lake.postgresql import with_time_limits  # imported here: few lakes need it
 
         uri = with_time_limits(uri, settings.catalog_options)
+    # Any other URL, such as that of a REST catalog, is used as it is.
     # Let PyIceberg create Manifold's catalog classes.
     AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
     AVAILABLE_CATALOGS[CatalogType.SQL] = _open_sql
@@ -149,7 +150,7 @@ def ensure_tables(catalog: Catalog) -> list[str]:
 
 @_retry_on(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
-    """Create the missing tables, without changing the columns of existing ones."""
+    """Create the missing tables. Unlike `ensure_tables`, leave the columns of existing ones to migration steps."""
     for existing, table in _create_or_load_all(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 

@@ -18,7 +18,7 @@ Identifier = tuple[str, ...]
 
 
 class Committed:
-    """What was committed: snapshots by PyIceberg, and the Spark applications whose snapshots count as well."""
+    """What was committed: the ids of snapshots by PyIceberg, and of the Spark applications that wrote all other snapshots."""
 
     def __init__(self) -> None:
         # By table: the ids of the snapshots that were committed to main, oldest first.

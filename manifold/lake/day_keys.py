@@ -101,7 +101,7 @@ class DayKeys:
         return unseal(parts, key, _associated_data(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
-        """Yield the wrapped keys of all days, oldest day first.
+        """Yield the wrapped keys of all days, oldest day first. Files that `_read` cannot use are left out.
 
         Raises:
             OSError: the key storage failed.
@@ -117,8 +117,7 @@ class DayKeys:
     def rotate(self) -> tuple[int, list[str]]:
         """Rewrap every day key under the ring's current key.
 
-        Returns the number of rewrapped keys, and the ids of the keys that cannot be unwrapped. A key
-        whose file is no valid JSON is left out.
+        Returns the number of rewrapped keys, and the ids of those keys from `wrapped` that the ring cannot unwrap.
         Idempotent, and safe to interrupt: each file is replaced atomically.
 
         Raises:

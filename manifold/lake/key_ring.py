@@ -131,7 +131,7 @@ def read_keys(text: str, source: str) -> dict[str, bytes]:
 
 
 def new_key_line(name: str | None = None) -> str:
-    """A new random key, as a line of a ring's file. Without a `name`, its id is random as well."""
+    """A new random key, as a line of a ring's file. Its id is `name`, or random if there is none."""
     key_id = name or f"k{os.urandom(4).hex()}"
     encoded_key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
     return f"{key_id}:{encoded_key}"

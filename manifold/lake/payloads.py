@@ -137,7 +137,10 @@ def _read_files(
 
 
 def _read_file(lookup: RowLookup, task: FileScanTask, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield data_id and payload of the wanted rows of one file. `wanted` has the instant of each data_id."""
+    """Yield data_id and payload of the wanted rows of one file. `wanted` has the instant of each data_id.
+
+    The wanted rows are selected by the small columns first, because only those payloads are to be loaded.
+    """
     with lookup.opened(task, COLUMNS) as file:
         if file is None:
             for rows in lookup.scanned(task, COLUMNS):
@@ -149,7 +152,7 @@ def _read_file(lookup: RowLookup, task: FileScanTask, wanted: Mapping[str, int])
             selected = _select(candidates, wanted)
             if selected:
                 largest_bytes = pc.max(candidates["size_bytes"]).as_py() or 0
-                rows_per_batch = max(1, PIECE_BYTES // max(1, largest_bytes))
+                rows_per_batch = max(1, PIECE_BYTES // max(1, largest_bytes))  # a batch has at most PIECE_BYTES, or one payload
                 yield from _read_selected(file, groups, selected, rows_per_batch)
 
 

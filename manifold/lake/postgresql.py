@@ -34,7 +34,10 @@ class PatientConnection(Connection[Any]):
         return super().wait(limited, interval, timeout=timeout)
 
     def _with_deadline(self, gen: PQGen[RV], deadline: float) -> PQGen[RV]:
-        """Wrap `gen`, which yields what it waits for and is sent the state of the socket, so that it fails after the deadline."""
+        """Wrap `gen`, which yields what it waits for and is sent the state of the socket, so that it fails after the deadline.
+
+        The driver sends the state once per interval of `wait`, even if nothing has arrived; so the deadline is checked as often.
+        """
         try:
             waits_for = next(gen)
             while True:

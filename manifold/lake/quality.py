@@ -25,9 +25,10 @@ Row = dict[str, Any]
 
 
 def version_of_results(catalog: Catalog) -> str:
-    """A version that changes whenever a run is audited or published: the snapshot ids of `quality_results` and of the ledger.
+    """A version that changes whenever a run is audited or published.
 
-    Empty if the tables do not exist.
+    It joins the snapshot ids of `quality_results` and of `ingested_segments`, to which every publication commits. Empty if the
+    tables do not exist.
     """
     tables = [_load(catalog, table) for table in (QUALITY, SEGMENTS)]
     return "-".join(str(table.metadata.current_snapshot_id) for table in tables if table)

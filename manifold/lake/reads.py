@@ -74,6 +74,6 @@ def rows_of(
     try:
         rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=limit).to_arrow().to_pylist()
     except ValueError:  # PyIceberg raises it for a missing column
-        require_supported(loaded, table)
+        require_supported(loaded, table)  # raises, and names the remedy, if the table's version is the cause
         raise
     return rows

@@ -15,7 +15,7 @@ FOLDS = {"first_seen_at": "min", "last_seen_at": "max", "times_seen": "sum", "sh
 
 
 def folded(sightings: pa.Table) -> pa.Table:
-    """Fold sightings to one row per data_id. The result has, of their columns, data_id and those that are in FOLDS."""
+    """Fold sightings to one row per data_id. Of the columns of `sightings`, the result has data_id and those in FOLDS."""
     names = [name for name in sightings.column_names if name == "data_id" or name in FOLDS]
     schema = pa.schema([META.arrow_schema.field(name) for name in names])
     rows = sightings.select(names).cast(schema)

@@ -41,7 +41,7 @@ class CachingSqlCatalog(SqlCatalog):
             if current_location == location:
                 io = load_file_io({**self.properties, **metadata.properties}, location)
                 return IcebergTable(name, metadata, location, io, self)
-        table = super().load_table(identifier)
+        table = super().load_table(identifier)  # not cached yet, or changed since by another process
         self._cached[name] = table.metadata_location, table.metadata
         return table
 

@@ -9,7 +9,7 @@ VERBOSE_LIBRARIES = ("great_expectations", "httpx", "py4j", "pyiceberg")  # logg
 
 
 def configure_logging(service: str, *, json: bool = False, level: str = "info") -> None:
-    """Write all log lines of this process, those of libraries too, to stderr, with the field `service`.
+    """Write all log lines of this process, including those of libraries, to stderr, with the field `service`.
 
     Args:
         service: name of the process, such as `recorder` or `dispatcher-1`.

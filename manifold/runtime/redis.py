@@ -12,7 +12,8 @@ from redis.retry import Retry
 
 from manifold.contracts.redis_url import split_redis_url
 
-# A cluster needs about its node timeout to promote a replica. Callers must therefore only send commands that may be repeated.
+# A cluster needs about its node timeout to promote a replica, so commands are retried for some ten seconds. Therefore callers
+# must only send commands that may be repeated.
 _CLUSTER_RETRY = Retry(ExponentialBackoff(base=0.1, cap=2), 8)
 
 

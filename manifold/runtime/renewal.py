@@ -33,7 +33,7 @@ async def keep_renewed(context: ssl.SSLContext, files: TlsFiles) -> None:
         try:
             current_times = [written_at(file) for file in watched]
             if current_times != loaded_times:
-                web_server_context(files)  # raises on a partial file or another key, before the context in use is changed
+                web_server_context(files)  # raises on a partial file or a wrong key, before the context in use is changed
                 context.load_cert_chain(files.certificate, files.key or None)
                 loaded_times = current_times
                 log.info("certificate renewed", certificate=files.certificate)

@@ -28,6 +28,7 @@ class Threads:
         loop = asyncio.get_running_loop()
 
         def release(_: object) -> None:
+            """Count the thread of a call that has ended as free, even if the call had timed out. Any thread may call this."""
             with suppress(RuntimeError):  # raised if the loop is closed
                 loop.call_soon_threadsafe(self._free_threads.release)
 

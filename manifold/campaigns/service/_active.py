@@ -177,6 +177,7 @@ class Active:
         if not is_sure:
             self._unsure.add(name)
         elif name not in self._awaited and plan.away == "wait":
+            # No record has to be folded first, so the next release depends on which targets are connected.
             vins, allowed = await asyncio.to_thread(candidates, campaign, now_ms, self._policy)
             if vins and allowed:
                 self._sweep.look_for(name, vins, allowed)

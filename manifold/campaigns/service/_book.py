@@ -41,13 +41,13 @@ class Book:
         """
         began_ms = wall_clock_ms()
         oldest_ms = began_ms  # when the oldest of the new facts was recorded; `began_ms` if there is none
-        self._fold(timeout_s=0)
+        self._fold(timeout_s=0)  # also starts folds of facts that were read while their campaign was being folded
         for batch in self._record.read():
             for name, facts in batch.items():
                 oldest_ms = min([oldest_ms, *(unix_ms_of(fact.seq) for fact in facts)])
                 if name not in self.left_alone:
                     self._unfolded.setdefault(name, []).extend(facts)
-            self._fold(timeout_s=FOLD_TIMEOUT_S if self._is_current else None)
+            self._fold(timeout_s=FOLD_TIMEOUT_S if self._is_current else None)  # the first refresh waits for all folds
         if self._is_current:  # the first refresh folds old facts, whose age is no lag
             has_lag = oldest_ms < began_ms
             _metrics.FOLD_LAG_SECONDS.set((wall_clock_ms() - oldest_ms) / 1000 if has_lag else 0)

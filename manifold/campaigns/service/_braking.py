@@ -30,7 +30,7 @@ class FoldedBrakes:
         except (RedisError, ValueError):  # unavailable, or a value in Redis is no brake
             self._brakes = None
         else:
-            are_loaded = bool(state.version)
+            are_loaded = bool(state.version)  # the version is empty while Redis lacks the brakes, until they are loaded again
             self._brakes = state.brakes if are_loaded else None
 
     async def change_as_required(self, name: str, campaign: Campaign) -> bool:

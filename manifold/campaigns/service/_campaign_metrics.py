@@ -87,7 +87,7 @@ def _targets(campaign: Campaign) -> Iterable[tuple[tuple[str, str], int]]:
 
 
 def _held_seconds(campaign: Campaign, now_ms: int) -> Iterator[tuple[str, float]]:
-    """Yield why the gate of the open wave is held, and for how many seconds; nothing if it is not held."""
+    """Yield why the gate of the open wave is held, and for how many seconds; nothing if it is not held, or is about to pass."""
     decided = campaign.decided
     if decided.stage is not Stage.HELD or decided.plan is None:
         return

@@ -76,7 +76,7 @@ class Campaigner:
                 self._problem = None
             except Retryable as exc:
                 self._problem = str(exc)
-                log.warning("campaigner cannot work; it leaves its lease and takes it again", reason=str(exc), retry_s=RETRY_S)
+                log.warning("campaigner cannot work; it releases its lease and will retry", reason=str(exc), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._active = None

@@ -29,7 +29,7 @@ class Sweep:
         self._found: dict[str, set[str]] = {}  # campaign → VINs that were found since the last `take_found`
 
     def look_for(self, campaign: str, vins: list[str], enough: int) -> None:
-        """Look for these targets of a campaign from now on. A sweep ends when it has found `enough` of them."""
+        """Look for these targets of a campaign in each sweep from now on, until that sweep has found `enough` of them."""
         self._wanted[campaign] = vins, enough
 
     def has_found(self, campaign: str) -> bool:
@@ -70,7 +70,8 @@ class Sweep:
 async def find_present(queues: Queues, vins: Sequence[str], enough: int, now_ms: int) -> set[str]:
     """Return vehicles among `vins` that are connected and subscribed to their topic.
 
-    The search is in order and stops when `enough` are found, but it always completes a round trip, so it may find more.
+    The search is in order and stops when `enough` are found, but it always completes a round trip, so it may find more. A vehicle
+    whose presence in Redis is corrupt counts as not connected.
 
     Raises:
         redis.RedisError: Redis is unavailable.
