@@ -24,7 +24,7 @@ class Chart:
     rule: str | None  # None: the chart shows row counts
     severity: str  # the rule's severity in its newest audit; empty for row counts
     values: Sequence[float | None]  # for a rule, the fraction of rows that broke it; otherwise, the number of rows
-    severities: Sequence[str]  # the rule's severity in each audit
+    severities: Sequence[str]  # the rule's severity in each audit; empty where it was not checked, and for row counts
     is_current: bool = True  # whether the newest audit of the table checked the rule
 
     @property

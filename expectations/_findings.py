@@ -1,6 +1,6 @@
 """The result of an audit: whether the run may be published, and which rows break which rule.
 
-Also converts it to the rows of `quality_results` and to the file `audit.json`.
+Also converts the result to the rows of `quality_results` and to the file `audit.json`.
 """
 
 import json

@@ -125,8 +125,8 @@ def _table_result(validation: ExpectationSuiteValidationResult) -> TableResult:
 def _expectations(case: Case) -> Iterator[gxe.Expectation]:
     """Yield the expectations for the rules of a table's suite.
 
-    Rules that the library checks in one pass become its own expectations. All other rules become expectations about the boolean
-    column that `Case.flagged_rows` adds. A rule that several columns are not null becomes an expectation per column.
+    Rules that the library checks in one pass become expectations of the library. All other rules become expectations about the
+    boolean column that `Case.flagged_rows` adds. A rule that several columns are not null becomes an expectation per column.
     """
     for rule in case.suite.rules:
         meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}

@@ -31,7 +31,7 @@ def repeated_keys(frame: DataFrame, columns: Sequence[str], row_count: int) -> D
 
 
 def keys_repeated_in(table: DataFrame, frame: DataFrame, columns: Sequence[str]) -> DataFrame | None:
-    """Keys of the rows of `frame` that occur in several rows of `table`. The rows of `frame` are part of `table`."""
+    """Keys of the rows of `frame` that occur in several rows of `table`. `table` includes the rows of `frame`."""
     same_keys = table.select(*columns).join(frame.select(*columns), list(columns), "left_semi")
     return _none_if_empty(same_keys.groupBy(*columns).count().where("count > 1").select(*columns))
 

@@ -68,7 +68,7 @@ def _write_run(reports: Files, content: dict[str, Any]) -> None:
 
 
 def _write_index(reports: Files) -> None:
-    """Write the index of the runs, and again until no other process has changed the list of runs in the meantime.
+    """Write the index of the runs; repeat this, a few times at most, while other processes change the list of runs meanwhile.
 
     If two processes write the index at the same time, the one that writes last has seen the runs of both.
     """

@@ -45,7 +45,7 @@ class Case:
     references: Mapping[str, DataFrame]  # table name → all rows of a table in which rules look up values
     run_id: str
     as_of: datetime  # the instant of the audit
-    data_wait: timedelta
+    data_wait: timedelta  # how long a trigger may wait for its data before missing data is a warning
     known_count: int | None = None  # the number of rows in `frame`, if it is known
 
     @cached_property
@@ -110,7 +110,7 @@ class Case:
         return self.references[table]
 
     def offending_rows(self, rule: AnyRule) -> DataFrame:
-        """The rows that break the rule."""
+        """The rows that break the rule: its flag or, for a rule without a flag, its condition is false there, and not null."""
         has_flag = rule.name in self.flagged_rows.columns
         is_kept = _quoted(rule.name) if has_flag else self.condition(rule)
         return self.flagged_rows.where(f"NOT coalesce({is_kept}, true)")

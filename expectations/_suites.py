@@ -81,7 +81,7 @@ def _load(path: Traversable) -> Suite:
 
 
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
-    """Yield the problems of a suite that its data model does not find: its file name, repeated names, unknown columns."""
+    """Yield the problems of a suite that its data model does not find, such as a wrong file name or an unknown column."""
     columns_by_table = {table.name: {column.name for column in table.columns} for table in (*EVERY_TABLE, CAMPAIGN_LIST)}
     if suite.table not in columns_by_table:
         yield f"{suite.table} is not a table of manifold.contracts.tables; name one of {', '.join(columns_by_table)}"

@@ -50,7 +50,7 @@ class Attempt:
 
     @classmethod
     def on_main(cls, run: Run) -> Self:
-        """Make an attempt that is based on main as it is now. The run is not open yet."""
+        """Make an attempt that is based on main as it is now. The caller must still open the run."""
         return cls(run, main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier)))
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
@@ -75,6 +75,7 @@ class Attempt:
     def _writer(self, table: Table, rows: DataFrame) -> DataFrameWriterV2:
         """Create the table's branch, and return a writer of `rows` to it."""
         self.create_branch(table)
+        # A fanout writer keeps a file open for each partition, so the rows need not be sorted by partition.
         options = {"fanout-enabled": "true", "compression-level": str(COMPRESSION_LEVEL)}
         options |= {f"snapshot-property.{name}": value for name, value in self.properties.items()}
         return rows.writeTo(self.name(table, on_branch=True)).options(**options)
@@ -84,14 +85,14 @@ class Attempt:
         create_branch(self.catalog, table, self.run_id, self.base[table.name])
 
     def undo(self, table: Table) -> None:
-        """Drop the table's branch, and with it the rows that this attempt wrote to the table."""
+        """Drop the table's branch, and with it the rows that this attempt wrote. Then the table can be written again."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
 
     def append_to_ledger(self, segments: pa.Table, result: Ingested) -> None:
         """Append rows to `ingested_segments`. Call this last.
 
-        The snapshot of `ingested_segments` pins the snapshots of all other tables, and publication moves its main first.
+        The new snapshot pins the snapshots of all other tables, so these must exist by then. Moving main to it commits the run.
         """
         properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))

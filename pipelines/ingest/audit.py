@@ -78,7 +78,7 @@ def audit_run(run: "Run") -> "Audit | None":
         return None
     pins = (*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id))
     all_counts = {pinned.table.name: added_count(catalog, pinned) for pinned in pins}
-    counts = {name: count for name, count in all_counts.items() if count}
+    counts = {name: count for name, count in all_counts.items() if count}  # a table without new rows is not audited
     written = [pinned for pinned in pins if pinned.table.name in counts]
     frames = {pinned.table.name: added_rows(run, pinned) for pinned in written}
     result = audit(
@@ -152,7 +152,7 @@ def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[st
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     if BEGAN + branch_of(run_id) not in segments.properties or is_committed(segments, run_id):
-        return {"report": None, "warnings": 0}
+        return {"report": None, "warnings": 0}  # nothing to publish: the run is committed, was closed, or has not begun
     rows = _newest_result(catalog, run_id)
     severities = [row["severity"] for row in rows if row["outcome"] == RuleOutcome.BROKEN]
     if not rows or Severity.ERROR in severities:

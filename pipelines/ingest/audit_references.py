@@ -114,7 +114,7 @@ def _distinct_days(instants: Sequence[DataFrame]) -> list[date]:
 
 
 def is_index_complete(catalog: Catalog, payload_snapshot_id: int | None, data_ids: int) -> bool:
-    """Whether the index has as many data ids as the payload table has rows.
+    """Whether the index has as many data ids as the payload table has rows; False if that number of rows is not known.
 
     Only the counts are compared, so the loss of equally many rows in both tables goes unnoticed. `manifold lake check` compares
     the rows.
@@ -128,7 +128,7 @@ def is_index_complete(catalog: Catalog, payload_snapshot_id: int | None, data_id
     if payloads == data_ids:
         return True
     log.warning(
-        "payload table and index differ in their number of payloads; the audit scans all days of the payload table",
+        "payload table and index may differ in their number of payloads; the audit scans all days of the payload table",
         payload_table=DATA.name,
         index_table=META.name,
         stored_payloads=payloads,

@@ -52,12 +52,13 @@ class Published:
 def ingest_in_runs(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
     """Ingest all new segments in runs of at most `ingest_max_bytes`; publish each run before the next begins.
 
-    The last run has the run id of `run`; `runs_of` explains the ids of the others.
+    The last run has the run id of `run`; `runs_of` explains the ids of the others. `after_each` is called after every run; if it
+    raises, no further run begins.
 
     Raises:
         AuditFailed: a run breaks a rule. Earlier runs are published; this run and later ones are not.
-        Retryable: other runs were published first in every attempt at one, another process works at the same run, or a
-            service is unavailable. Earlier runs stay published, and the next call continues with the remaining segments.
+        Retryable: every attempt at a run was overtaken by other runs, another process works at the same run, or a service is
+            unavailable. Earlier runs stay published, and the next call continues with the remaining segments.
     """
     earlier, last = ingest_before_last(run, after_each=after_each)
     written, report, warnings = ingest_audit_publish(last)
@@ -89,7 +90,7 @@ def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: N
     """Publish every run except the last; return the totals, and the last run, which is still to be ingested.
 
     If `run` is already committed, it was started again: all segments that are new since then are published here, in runs with
-    ids of their own, and the returned run has no segments.
+    ids of their own, and the returned run has no segments. `after_each` is called after every run that is published here.
 
     Raises:
         AuditFailed, Retryable: see `ingest_in_runs`.

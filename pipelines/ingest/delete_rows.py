@@ -23,7 +23,7 @@ Changes = dict[DataFile, pa.Table]  # removed file → the remaining rows of tha
 
 
 def replace_files(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
-    """Commit one snapshot to the branch: it replaces each file in `changes` by new files with the rows of that entry."""
+    """Commit one snapshot to the branch: it replaces each file in `changes` by new files with the rows given there for it."""
     with table.transaction() as transaction, transaction.update_snapshot(properties, branch).overwrite() as overwrite:
         for file, rows in changes.items():
             overwrite.delete_data_file(file)
@@ -48,7 +48,8 @@ def files_with(
 ) -> Iterator[tuple[DataFile, pa.Table]]:
     """Yield the snapshot's files that contain rows matching `keys`, each with the rows that do not match.
 
-    Files that cannot contain rows matching `row_filter`, by their statistics, are not read.
+    A row matches if it equals a row of `keys` in all columns of `keys`. Files that cannot contain rows matching `row_filter`, by
+    their statistics, are not read.
     """
     joined_keys = _joined(keys, keys.column_names)
     for task in table.scan(row_filter, snapshot_id=snapshot_id).plan_files():

@@ -37,7 +37,7 @@ class Discovered:
 def discover(
     catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
 ) -> Discovered:
-    """Compare the archive with `ingested_segments`, and the queues with the lake, and return the stages that must follow.
+    """Compare the archive with `ingested_segments` and, if nothing is new, the queues with the lake; return the stages to follow.
 
     With `dry_run`, the result names no stage; the stages that would follow are only logged.
     """
@@ -50,11 +50,11 @@ def discover(
         new_bytes += segment.size
     next_stages: list[str] = []
     if new_count:
-        next_stages = [INGEST]
+        next_stages = [INGEST]  # populate follows an ingest anyway, so the queues need not be compared
     elif queues_lag(catalog, settings, now):
         next_stages = [POPULATE]
     log.info(
-        "archive and queues compared with the lake",
+        "next stages determined",
         new_segments=new_count,
         new_bytes=new_bytes,
         next_stages=next_stages,

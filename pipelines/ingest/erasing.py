@@ -62,7 +62,7 @@ def _key_filter(keys: pa.Table) -> BooleanExpression:
 
 
 def replace_erased(table: IcebergTable, branch: str, changes: Changes, properties: dict[str, str]) -> None:
-    """Replace each file in `changes` by the rows it has there. Afterwards, no manifest mixes live and deleted files."""
+    """Replace each file in `changes` by the rows given there for it. Afterwards, no manifest mixes live and deleted files."""
     head = table.refs()[branch].snapshot_id
     files_of_mixed_manifests = list(_files_of_mixed_manifests(table, head, changes))
     if files_of_mixed_manifests:  # replace these files by their own rows, which makes PyIceberg rewrite their manifests

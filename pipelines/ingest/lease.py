@@ -134,7 +134,7 @@ class Lease:
             terms = json.loads(table.properties.get(TERMS, "{}"))
             holder = str(terms["holder"])
             until = datetime.fromisoformat(terms["until"])
-        except (ValueError, TypeError, KeyError):  # no job holds the lease, or the property is malformed
+        except (ValueError, TypeError, KeyError):  # no job holds the lease, or the property is malformed: the lease is free
             return
         if TAKEN in table.refs() and self._clock() < until:
             raise LeaseHeld(

@@ -132,6 +132,7 @@ def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -
     for group in archive.walk():
         archived = {segment.path for segment in group}
         last = _last_walked_day(archived)
+        # Else there is nothing to compare: no file of the group is in a day folder, or all days are before `since`.
         if last is not None and last >= unchecked_from:
             yield from _missing(ledger.scan(_began_between(unchecked_from, last), "path"), archived, archive)
             unchecked_from = last + ONE_DAY
@@ -141,7 +142,7 @@ def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -
     # Rows without a day. An earlier release may have written them, so the path can still tell the day.
     for batch in ledger.scan(IsNull(term="began_at"), "path"):
         paths = batch["path"].to_pylist()
-        if since != date.min:
+        if since != date.min:  # without this limit, paths that contain no instant are checked as well
             paths = [path for path in paths if _is_known_to_begin_since(path, since)]
         yield from sorted(set(paths) - archive.present(paths))
 

@@ -64,7 +64,7 @@ def emit_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Au
     try:
         head = head_of(catalog, SEGMENTS, run_id)
         if head is None or PINS not in properties_of(head):
-            return False
+            return False  # the run was closed or begun again in the meantime, so there are no snapshots to report
         return emit(settings, list(_failed_events(catalog, settings, head, audit)))
     except Exception as exc:  # noqa: BLE001  # must not mask the audit result
         log.warning("lineage of a held-back run not emitted", run_id=run_id, reason=repr(exc))
@@ -78,7 +78,7 @@ def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json
     yield from _step_events(settings, run, "ingest", _stream_datasets(catalog, settings, run), tables)
     reports = open_reports(settings)
     page = run_page(properties_of(run)[RUN_ID])
-    if reports.has(page):
+    if reports.has(page):  # without its page, the audit has no output to name, and is left out
         inputs = [_input_dataset(table) for table in tables]
         yield from _step_events(settings, run, "audit", inputs, [dataset(reports.address(page))])
 

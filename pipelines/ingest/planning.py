@@ -77,7 +77,7 @@ class Plan:
     def nodes(self) -> dict[str, int]:
         """Path → number of the recorder that, according to the file name, assigned all seqs of the segment.
 
-        These segments were not compared with segments of other recorders, so the reader must verify the number.
+        These segments were not compared with segments of other recorders, so `reading` verifies the number when it reads them.
         """
         nodes: dict[str, int] = {}
         for segment in self.segments:
@@ -141,12 +141,13 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, offend
     new = [segment for segment in candidates if segment.path not in known]
     if any(segment.stream in SIGNALS for segment in new):
         make_signal_tables(catalog)
-        # Add the snapshots of the new tables. Those that `base` already has must stay, to be consistent with each other.
+        # Add the snapshots of the tables just made. Those that `base` already has must stay, to be consistent with each other.
         base = current_snapshots(catalog, loaded) | base
     probes = dict(zip((segment.path for segment in new), probe(archive, new), strict=True))
     complete_from = pruned_before(loaded)
     complete_from_seq = 0 if complete_from is None else first_seq_at(complete_from)  # the ledger is complete from this seq on
     overlaps = _compare_segments(catalog, archive, ledger, new, probes, complete_from_seq)
+    # A replay has the seq of a message in quarantine on purpose, so replays are not searched for messages that stay refused.
     with_payloads = [segment for segment in new if segment.stream in PAYLOAD_STREAMS and not segment.is_replay]
     payload_spans = _sorted_spans(_span(segment, probes[segment.path]) for segment in with_payloads)
     bounds = [(span.path, span.first, span.last) for span in payload_spans]
@@ -160,9 +161,10 @@ def make_plan(catalog: Catalog, archive: Archive, part: Selection = None, offend
 def _compare_segments(
     catalog: Catalog, archive: Archive, ledger: Ledger, new: list[Segment], probes: Mapping[str, Probe], complete_from_seq: int
 ) -> Overlaps:
-    """Find messages of the new segments that are in another new segment, or in an ingested one, too, stream by stream.
+    """Find, stream by stream, the messages of new segments that another segment, new or already ingested, has as well.
 
-    The result says which of them to skip, and names as problems the segments that contradict each other or are invalid.
+    The result says which of these messages to skip, and names as problems the segments that must be refused as a whole. From
+    `complete_from_seq` on, the ledger knows every ingested segment.
 
     Replays are compared only with other replays. A replay repeats the seqs of refused messages, so it always overlaps the segment
     with the original messages, and that is no problem.
@@ -245,7 +247,7 @@ def _seqs_in_lake(
 ) -> set[int]:
     """The seqs of the old segments, and the seqs in the lake's tables within the ranges of `unchecked_by_ledger`.
 
-    Seqs of an old segment whose file is past the archive's retention are read from the tables too.
+    If the archive no longer has an old segment's file, its seqs are read from the tables instead.
     """
     seqs: set[int] = set()
     spans_in_tables = list(unchecked_by_ledger)

@@ -161,7 +161,7 @@ def unfinished(segments: IcebergTable) -> list[Snapshot]:
 def committed_runs(segments: IcebergTable) -> list[Snapshot]:
     """Snapshots of committed runs, newest first, back to the oldest that has not expired; without runs that were rolled back.
 
-    A run that rolls others back is one of them, unless it was itself rolled back; then it undoes nothing.
+    A run that rolls back others is itself returned. If it was rolled back in turn, it is left out, and those others are returned.
     """
     runs: list[Snapshot] = []
     undone: set[int] = set()
@@ -254,8 +254,8 @@ def _move_main(
 ) -> bool:
     """Move main from snapshot `expected` to snapshot `target`, and drop the branch `drop_branch`, if any, in the same commit.
 
-    `fenced_by` returns additional requirements of the commit. Returns False if main was at another snapshot. If the reply to the
-    commit is lost, main is read again.
+    `fenced_by` returns additional requirements of the commit. Returns whether main contains `target`; if not, main was at
+    another snapshot than `expected`, and stays. If the reply to the commit is lost, main is read again.
     """
     for _ in range(MAX_COMMIT_ATTEMPTS):
         loaded = catalog.load_table(table.identifier)

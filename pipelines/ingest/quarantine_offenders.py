@@ -42,7 +42,7 @@ def offenders_of(run: Run, audit: Audit) -> Offenders:
             offenders |= Offenders(files={str(key[0]): reason for key in finding.keys})
         elif finding.table in SOURCE_OF_ROWS:
             offenders |= Offenders(dict.fromkeys(_source_seqs(run, finding), reason))
-        else:  # the only key column is the seq; the message of a row without a seq cannot be found
+        else:  # the only key column is the seq; the message of a row without a seq cannot be found, and is no offender
             seqs = [int(key[0]) for key in finding.keys if key[0] is not None]
             offenders |= Offenders(dict.fromkeys(seqs, reason))
     return offenders

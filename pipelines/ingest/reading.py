@@ -38,7 +38,7 @@ class File:
     """A segment to read, as it is sent to a Spark worker."""
 
     path: str
-    skip: Sequence[int]  # seqs to skip, because another segment has the same messages
+    skip: Sequence[int]  # seqs to skip (`Plan.skips`)
     own_seq: int  # seq of the file's row in quarantine, if the file is refused
     began_at: datetime
     problem: str | None  # why the file is refused without being read; None: read it
@@ -84,7 +84,7 @@ def read_and_parse(
     With `with_unreadable`, each unreadable file has one row too: a refused row with the file's bytes as its message.
     """
     part_count = max(1, sum(segment.size for segment in source.segments) // PART_BYTES)
-    if part_count > PARTITIONS_PER_CORE:  # a smaller count is always allowed, so Spark, which may need a query, is not asked
+    if part_count > PARTITIONS_PER_CORE:  # else the limit cannot matter, and `parallelism` may take a query
         part_count = min(part_count, parallelism(spark) * PARTITIONS_PER_CORE)
     parts = [[source.file(segment) for segment in group] for group in _balanced(source.segments, part_count)]
     unreadable_schema = schema if with_unreadable else None
@@ -102,7 +102,7 @@ def _reader(
     limits: Limits,
     unreadable_schema: pa.Schema | None,
 ) -> Reader:
-    """A function for Spark workers that reads the parts whose numbers it gets.
+    """A function for Spark workers: it gets batches of part numbers, in the column `id`, and yields the rows of these parts.
 
     Spark pickles this function together with `parts` and `offenders`. Above 1 MiB, PySpark broadcasts the pickle automatically.
     """
@@ -177,6 +177,7 @@ def _require_node(messages: pa.Table, node: int | None) -> None:
     if node is None:
         return
     seqs = messages["seq"].to_numpy()
+    # A line that is not a message has a negative seq, which no recorder assigned.
     nodes = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)  # as `contracts.seq.node_of`, for all seqs at once
     other_nodes = nodes[nodes != node]
     if len(other_nodes):
@@ -186,7 +187,7 @@ def _require_node(messages: pa.Table, node: int | None) -> None:
 
 
 def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The quarantine row of a file that is not a valid segment."""
+    """The row, with the columns of `schema`, that refuses a whole file for this reason."""
     kept = content[:MAX_QUARANTINED_FILE_BYTES]
     if len(kept) < len(content):
         reason += f"; of its {len(content)} bytes the first {len(kept)} are kept here, all of them in the archive"

@@ -22,7 +22,7 @@ class Run:
     catalog: Catalog  # the same catalog in PyIceberg
     settings: Settings
     run_id: str
-    now: datetime  # when this attempt and audit round began, timezone-aware; no two have the same instant
+    now: datetime  # when this audit round of this attempt began, timezone-aware; each round of a run has another instant
     part: Selection = None  # the part of the archive whose new segments are ingested; None: the whole archive
 
     @property
@@ -43,7 +43,7 @@ class Ingested:
     run_id: str
     segments: int = 0
     read: dict[str, int] = field(default_factory=dict)  # stream → number of messages
-    skipped: int = 0  # messages that were skipped because another segment has them
+    skipped: int = 0  # messages that were skipped, such as those that another segment has (`Plan.skips`)
     # Table → rows in new files, including unchanged rows of rewritten files.
     written: dict[str, int] = field(default_factory=dict)
     refused: int = 0  # rows written to quarantine

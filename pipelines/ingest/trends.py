@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def draw_trends(settings: Settings, *, now: datetime) -> bool:
-    """Redraw the page unless it already shows the current version of `quality_results`; return whether it was redrawn.
+    """Redraw the page with the charts unless it shows the current version of `quality_results`; return whether it was redrawn.
 
     If an error occurs, the page stays unchanged, and the next run redraws it.
     """
@@ -27,7 +27,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
         catalog, reports = open_catalog(settings), open_reports(settings)
         version = version_of_results(catalog)
         if not version or charts_version(reports) == version:
-            return False
+            return False  # the lake has no tables yet, or the page is up to date
         from expectations import publish_trends  # imported here because it imports PySpark, which takes a second
 
         rows = newest_results(catalog, min(settings.report_max, MAX_AUDITS), now=now)

@@ -100,7 +100,7 @@ def _write(attempt: Attempt, plan: Plan) -> Ingested:
     if has_inline_data or plan.segments_of(Stream.DATA):
         conflicting_seqs = write_payloads(attempt, plan, refused)
     if conflicting_seqs:  # rare: the inline data of a trigger has a data_id that was published with other bytes
-        attempt.undo(IDS)
+        attempt.undo(IDS)  # to write the entries again, without those of these triggers
         # The refused triggers are already in `refused`, so the second call's list of them is dropped.
         write_triggers(attempt, plan, refused=[], excluding=conflicting_seqs)
     write_outcomes(attempt, plan, refused)

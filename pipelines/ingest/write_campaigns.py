@@ -15,6 +15,7 @@ def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) 
     """Write the stream `campaign`; append its refused rows to `refused`."""
     orders = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS).persist()
     try:
+        # `count` counts the rows in which the column is not null. A refused message has a reason, and null in columns of orders.
         counts = orders.agg(
             sf.count("campaign").alias("orders"),
             sf.count("plan").alias("plans"),

@@ -71,7 +71,7 @@ def expired_rows(expired: DataFrame, *, at: datetime) -> DataFrame:
 def folded_rows(changes: DataFrame, is_new: Column) -> DataFrame:
     """The rows of `ecq_state` that a compaction adds or removes, with the flag `is_new`: true for rows to add.
 
-    `changes` has the columns of `ecq_plan.CHANGES`; `is_new` computes the flag from them.
+    `changes` has the columns of `pipelines.maintenance.ecq_plan.CHANGES`; `is_new` computes the flag from them.
     """
     acked = (sf.col("seq").alias("acked_seq"), sf.col("at").alias("acked_at"))
     return changes.select("client_id", *acked, "epoch", "kind", is_new.alias("is_new"))

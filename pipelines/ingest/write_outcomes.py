@@ -34,7 +34,7 @@ def write_outcomes(attempt: Attempt, plan: Plan, refused: list[DataFrame]) -> No
         if summary["first"] is not None:
             rows = outcome_rows(parsed)
             known = _known_outcomes(attempt, summary["first"], summary["last"])
-            if plan.message_count(Stream.OUTCOME) <= MAX_BROADCAST_ROWS:
+            if plan.message_count(Stream.OUTCOME) <= MAX_BROADCAST_ROWS:  # keep only the known outcomes of this run's entries
                 keys = ["vin", "seq"]
                 known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
             attempt.append(OUTCOMES, new_outcomes(rows, known))
@@ -68,7 +68,10 @@ def _known_refusals(attempt: Attempt, plan: Plan) -> DataFrame:
 
 
 def _outcome_time_range(plan: Plan) -> tuple[datetime, datetime] | None:
-    """The time range of the run's outcome messages by their seqs, widened by a day on each side; None if none has a seq."""
+    """The time range of the run's outcome messages by their seqs; None if none has a seq.
+
+    It is wider by a day on each side, because `received_at`, to which it is compared, may differ from the time in the seq.
+    """
     probes = [plan.probes[segment.path] for segment in plan.segments_of(Stream.OUTCOME)]
     first_seqs = [probe.first_seq for probe in probes if probe.first_seq is not None]
     last_seqs = [probe.last_seq for probe in probes if probe.last_seq is not None]

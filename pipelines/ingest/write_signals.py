@@ -71,7 +71,8 @@ def _repeated_seqs(attempt: Attempt, signals: DataFrame, first_us: int, last_us:
             return None
         first_in_run = suspected.groupBy(*KEY).agg(sf.min("seq").alias("seq"))
         new = first_in_run.join(known, KEY, "left_anti").select("seq")
-        repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()  # computed before `suspected` goes
+        # Computed here, before `suspected` is unpersisted.
+        repeated = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
     finally:
         suspected.unpersist()
     log.info("duplicate signals skipped", run_id=attempt.run_id, table=XRAY_RAW.name, signals=repeated.count())
@@ -93,7 +94,7 @@ def write_status(attempt: Attempt, source: Source, refused: list[DataFrame]) -> 
 
 
 def signal_table_rows(table: Table, parsed: DataFrame) -> DataFrame:
-    """One row per accepted message."""
+    """The rows to append to the table: one per accepted message."""
     columns = [_column(column.name) for column in table.columns]
     return parsed.where("reason is null").select(*columns)
 

@@ -40,7 +40,7 @@ def write_triggers(attempt: Attempt, plan: Plan, refused: list[DataFrame], *, ex
 def ids_rows(triggers: DataFrame) -> DataFrame:
     """One row per VIN of each accepted trigger."""
     accepted = triggers.where("reason is null")
-    is_release = sf.col("step").isNotNull()  # the request_id of a release is its campaign
+    is_release = sf.col("step").isNotNull()  # a release is a trigger of a campaign; its request_id names the campaign
     return accepted.select(
         sf.explode("vins").alias("vin"),
         instant_of("seq").alias("ts"),

@@ -33,7 +33,7 @@ MAIN = Path(__file__).parents[1] / "__main__.py"
 def make_class_archive(settings: Settings) -> bool:
     """Make the class archive in the folder of the jars; return whether it was made.
 
-    It is not made if one exists that fits this Java and these jars.
+    It is not made if there is one that was made by this Java and from these jars.
 
     Raises:
         Retryable: the ingest failed. Spark also works without the archive.

@@ -27,7 +27,7 @@ from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
 SUBPACKAGES = ("archive", "campaigns", "contracts", "lake", "messaging", "queues", "runtime", "settings")
-PACKAGES = ("expectations", "pipelines", *(f"manifold.{room}" for room in SUBPACKAGES))
+PACKAGES = ("expectations", "pipelines", *(f"manifold.{name}" for name in SUBPACKAGES))
 # Distributions that workers import; their dependencies are added. PySpark is part of Spark on each node.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
@@ -129,7 +129,7 @@ def _write_code(target: Path) -> None:
 
 
 def _files_below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield all files below the folder, without compiled modules, with their paths, which begin with `name`."""
+    """Yield each file below the folder, except compiled modules, with its path in the zip file, where the folder is `name`."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "__pycache__":
             yield from _files_below(entry, f"{name}/{entry.name}")

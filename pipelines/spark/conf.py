@@ -42,7 +42,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         **catalog_conf,
         f"{catalog}.cache-enabled": "false",  # other processes commit to the same tables
         "spark.sql.session.timeZone": "UTC",
-        # Grouping by partition would make one task read all rows of a day. No join here is by day.
+        # Grouping by partition would make one task read all rows of a day. It helps only joins by day, and no join here is one.
         "spark.sql.iceberg.planning.preserve-data-grouping": "false",
         "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
     }
@@ -93,7 +93,7 @@ def java_options(size: int) -> str:
 def launch_conf(settings: Settings) -> dict[str, str]:
     """Options that the driver's JVM needs at its start, such as jars and memory.
 
-    With a local master, Spark's ports are bound to the loopback address only.
+    With a local master, Spark's ports are bound to the loopback address only. With any other, executors get the jars from Spark.
     """
     jars = [str(settings.jars / name) for name in jars_for(settings)]
     conf = {

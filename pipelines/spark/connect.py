@@ -100,7 +100,7 @@ def session_ids(environment: Mapping[str, str]) -> list[str]:
 
 
 def _open_session(address: str, session_id: str) -> Any:  # PySpark's types lack the methods of Connect sessions
-    """Open the session with this id, on the server or as a new one."""
+    """Connect to the session with this id; the server creates the session if it does not exist."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # imports gRPC, which is slow
 
     if ";" not in address and not address.endswith("/"):
@@ -121,14 +121,17 @@ def _end_session(address: str, session_id: str) -> None:
     try:
         spark.interruptAll()
     except PySparkException as exc:
-        if LOST_SESSION not in (exc.getCondition() or ""):  # a try that ended in order has closed its session
+        if LOST_SESSION not in (exc.getCondition() or ""):  # a try that ended in order has closed its session, which is no error
             _raise_if_server_failed(exc, address)
     finally:
         spark.stop()
 
 
 def _import_on_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Import on the Python worker what an ingest imports there; the import fails if the worker lacks a library."""
+    """Import on the Python worker what an ingest imports there; the import fails if the worker lacks a library.
+
+    `batches` has a single row, whose only purpose is that Spark starts a worker.
+    """
     import pipelines.ingest.reading  # noqa: F401
 
     yield from batches

@@ -2,7 +2,7 @@
 
 By default, workers find PySpark in a zip file on `sys.path`, which also contains Spark's largest jar. Before each task, PySpark
 calls `importlib.invalidate_caches`. Python 3.11 then reads the directory of each archive again, once for each package in it,
-which takes a third of a second per task. If the same libraries are installed as plain files, this daemon uses these instead.
+which takes a third of a second per task. If the same libraries are installed as plain files, this daemon uses those instead.
 
 Libraries that every task needs are imported once, before the workers are forked.
 """

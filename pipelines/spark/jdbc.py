@@ -65,7 +65,7 @@ def _jdbc_parameters(url: URL) -> dict[str, str]:
     for name, value in url.query.items():
         if name in IGNORED_PARAMETERS:
             continue
-        if name not in PARAMETERS or not isinstance(value, str):
+        if name not in PARAMETERS or not isinstance(value, str):  # a parameter that is set twice has a tuple of values
             raise Permanent(
                 f"MANIFOLD_CATALOG_URI sets {name}, which Spark's JDBC driver does not support, so it would connect "
                 f"differently; remove it. Supported are {', '.join(PARAMETERS)}, each once"

@@ -117,7 +117,7 @@ def session(
     with ThreadPoolExecutor(1, "import") as pool:
         imports = [pool.submit(import_module, name) for name in meanwhile]
         with opened as spark:
-            record_application(spark.conf.get("spark.app.id") or "")
+            record_application(spark.conf.get("spark.app.id") or "")  # by this id, the lineage finds the job's snapshots
             if size is not None and size <= MAX_SMALL_RUN_BYTES:
                 tune_for_few_rows(spark)
             yield spark
