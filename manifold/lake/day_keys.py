@@ -101,15 +101,12 @@ class DayKeys:
         return unseal(parts, key, _associated_data(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
-        """Yield the wrapped keys of all days, oldest day first. Files that `_read` cannot use are left out.
+        """Yield the wrapped keys of all days, oldest day first. Damaged files are left out.
 
         Raises:
             OSError: the key storage failed.
         """
-        infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}", recursive=True, allow_not_found=True))
-        paths = [info.path for info in infos if info.type == fs.FileType.File and info.path.endswith(".json")]
-        for path in sorted(paths):
-            key_id = path.rpartition("/")[2].removesuffix(".json")
+        for key_id in self._stored_ids():
             wrapped_key = self._read(key_id)
             if wrapped_key is not None:
                 yield wrapped_key
@@ -117,7 +114,7 @@ class DayKeys:
     def rotate(self) -> tuple[int, list[str]]:
         """Rewrap every day key under the ring's current key.
 
-        Returns the number of rewrapped keys, and the ids of those keys from `wrapped` that the ring cannot unwrap.
+        Returns the number of rewrapped keys, and the ids of the keys that the ring cannot unwrap, or whose files are damaged.
         Idempotent, and safe to interrupt: each file is replaced atomically.
 
         Raises:
@@ -126,17 +123,27 @@ class DayKeys:
         """
         rewrapped = 0
         unreadable = []
-        for old in self.wrapped():
+        for key_id in self._stored_ids():
+            old = self._read(key_id)
+            if old is None:
+                unreadable.append(key_id)
+                continue
             if old.ring_id == self._ring.current:
                 continue
             try:
-                key = self._ring.unwrap(old.ring_id, base64.b64decode(old.wrapped), old.key_id.encode())
+                key = self._ring.unwrap(old.ring_id, base64.b64decode(old.wrapped, validate=True), key_id.encode())
             except (KeyIsGone, ValueError):  # ValueError: damaged base64
-                unreadable.append(old.key_id)
+                unreadable.append(key_id)
                 continue
-            self._write(old.key_id, key)
+            self._write(key_id, key)
             rewrapped += 1
         return rewrapped, unreadable
+
+    def _stored_ids(self) -> list[str]:
+        """List the ids of all keys that have a file, oldest day first."""
+        infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{FOLDER}", recursive=True, allow_not_found=True))
+        names = sorted(info.base_name for info in infos if info.type == fs.FileType.File and info.base_name.endswith(".json"))
+        return [key_id for name in names if _KEY_ID.fullmatch(key_id := name.removesuffix(".json"))]
 
     def _load_or_create_key(self, day: date) -> str:
         """Load a usable key of the day, or create one; return its id."""

@@ -141,3 +141,14 @@ def test_a_lost_key_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(KeyIsGone, match="is gone"):
             keys.open(each, seq=DAYS[0] + n)
     assert len(looked) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"key_id": "', b'{"key_id": "2026-01-01.000000000000"}', b"\xff"])
+def test_rotation_names_a_key_whose_file_is_damaged(tmp_path: Path, damage: bytes) -> None:
+    """Otherwise an operator would take the old key out of the ring, and a copy of the file could not be opened either."""
+    old, new = ring("a"), ring("b", "a")
+    day_keys(tmp_path, old).seal(b"payload", seq=DAYS[0])
+    (stored,) = (tmp_path / "keys").rglob("*.json")
+    stored.write_bytes(damage)
+
+    assert day_keys(tmp_path, new).rotate() == (0, [stored.stem])
