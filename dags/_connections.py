@@ -23,9 +23,9 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the name of the envi
 def catalog(connection: Connection) -> dict[str, str]:
     """Settings of the Iceberg catalog.
 
-    The connection's type says which catalog: `postgres` is an SQL catalog in PostgreSQL. `http` and `https` are a REST catalog,
-    as is `iceberg`, with the whole address in the field host. The field `properties` has further catalog properties. A REST
-    catalog gets login and password as its property `credential`, or a password without a login as its property `token`.
+    The connection's type says which catalog: `postgres` is an SQL catalog in PostgreSQL; `http`, `https` and `iceberg` are a REST
+    catalog, whose whole address may be in the field host. The field `properties` has further catalog properties. A REST catalog
+    gets login and password as its property `credential`, or a password without a login as its property `token`.
     """
     extra = connection.extra_dejson
     settings = {"CATALOG_NAME": extra.get("name", ""), "WAREHOUSE": extra.get("warehouse", "")}

@@ -97,6 +97,8 @@ def ingest_jobs(*selection: str) -> None:
     ingest = spark_job("ingest", *selection, "--no-flush", java_options=DRIVER_OPTIONS, outlets=[QUALITY_RESULTS])
     audit = plain_job("audit", links=[QualityReport()])
     publish = branching_job("publish", outlets=PUBLISHED)
+    # `discover` may skip all tasks but `populate`: without new segments, the queues may still lag behind the lake. Therefore
+    # `populate` also follows `discover` itself, and its trigger rule lets it run although `publish` was skipped.
     populate = spark_job("populate", java_options=DRIVER_OPTIONS, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     discover >> ingest >> audit >> publish >> populate
-    discover >> populate  # `discover` may skip all but `populate`: without new segments, the queues may still lag behind the lake
+    discover >> populate

@@ -179,7 +179,7 @@ class SparkJob(SparkSubmitOperator):
             try:
                 super().execute(context)
             except Exception as exc:  # the provider raises many types
-                # A job that could do so has written why it failed, and whether a retry can help.
+                # The job has written why it failed, and whether a retry can help, unless it was killed or could not start.
                 failure = self._take_result(files, result_path) or {}
                 message = failure.get("error", str(exc))
                 may_retry = failure.get("again", True)

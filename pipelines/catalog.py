@@ -102,6 +102,7 @@ def naming_the_catalog(settings: Settings) -> Iterator[None]:
 
 def _catalog_away(settings: Settings, exc: Exception) -> CatalogAway:
     """The error for an unavailable catalog. Its message names the address, the cause and the remedy."""
+    # The setting that determines the address: by default, the catalog is a file in the home.
     setting = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
     address = address_of(settings)
     root_causes = _ROOT_CAUSE.findall(str(exc))

@@ -74,7 +74,10 @@ def _status_and_message(exc: Exception, settings: Settings | None) -> tuple[int,
 
 
 def _write_result(url: str, result: str, settings: Settings | None) -> None:
-    """Write the result to `url`, which may also be a path. A failed write is only reported, because the job's work is done."""
+    """Write the result to `url`, which may also be a path. A failed write is only reported, because the job's work is done.
+
+    If the settings could not be read (`settings` is None), a URL s3:// is taken to be one of AWS.
+    """
     address = url if "://" in url else Path(url).absolute().as_uri()
     folder, _, name = address.rpartition("/")
     try:

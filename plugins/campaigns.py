@@ -56,7 +56,7 @@ def application(settings: Settings) -> Any:
     async def report_api_error(request: Request, exc: ApiError) -> Response:
         del request
         if exc.status == 404:
-            raise HTTPException(404)
+            raise HTTPException(404)  # answered by the handler of `guarded_app`
         return Response(str(exc), status_code=503, media_type="text/plain")
 
     return app

@@ -123,7 +123,7 @@ def _print_batches(request_id: str, page: BatchPage, bounds: Bounds) -> None:
             (batch.seq, batch.data_id, batch.accepted_at, batch.vehicles, _format_counts(batch.states)) for batch in page.batches
         ]
         out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows))
-    elif next_before is None:
+    elif next_before is None:  # otherwise older triggers remain, and the last lines say how to look at them
         limited_to = "" if bounds.before == MAX_SEQ else f" before {bounds.before}"
         out.print(f"{request_id}: no trigger had this request_id{limited_to}")
     if any(OPEN in batch.states for batch in page.batches):
@@ -186,8 +186,8 @@ def _command_to_continue(
 ) -> str:
     """Return the command that continues an interrupted `batch cancel` with these options.
 
-    With --vin, entries are cancelled only after all triggers were read, so the command starts again. It also starts again if no
-    trigger is known to remain.
+    With --vin, entries are cancelled only after all triggers were read, so the command starts from the beginning. It also does so
+    if no trigger was read yet, or if all of them (or `limit`) were read.
     """
     can_resume = not vins and progress.before not in (None, MAX_SEQ) and progress.triggers != limit
     if can_resume:

@@ -46,7 +46,7 @@ class _Inbox:
         self._arrival.set()
 
     async def wait_for(self, is_match: Callable[[Message], bool]) -> bool:
-        """Wait for a matching message, up to `WAIT_S`; return whether one has arrived. Messages that came before count, too."""
+        """Wait for a matching message, up to `WAIT_S`; return whether one has arrived, even if it was before this call."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while not any(map(is_match, self.messages)):
@@ -108,6 +108,7 @@ def _service_client(settings: Settings, vin: str) -> Mqtt:
 
 
 def _vehicle_client(settings: Settings, vin: str) -> Mqtt:
+    """A client that connects as the test vehicle `vin`; without the settings `mqtt_probe_…`, it sends no user or password."""
     username = settings.mqtt_probe_username or None
     password = settings.mqtt_probe_password.get_secret_value() or None
     return Mqtt(settings.mqtt_for_vehicles, vin, username=username, password=password, tls=settings.tls_files(vin))
@@ -168,6 +169,7 @@ def _is_event(kind: BrokerEvent, message: Message) -> bool:
 
 
 async def _connects(client: Mqtt) -> bool:
+    """Wait up to `WAIT_S` for the client to be connected; return whether it is."""
     with suppress(TimeoutError):
         async with asyncio.timeout(WAIT_S):
             await client.wait_connected()
@@ -175,6 +177,7 @@ async def _connects(client: Mqtt) -> bool:
 
 
 async def _subscribes(client: Mqtt, topic_filter: str) -> bool:
+    """Subscribe; return whether the broker accepts that within `WAIT_S`. It may withhold the messages nevertheless."""
     try:
         async with asyncio.timeout(WAIT_S):
             await client.subscribe(topic_filter)

@@ -170,6 +170,7 @@ def carry_out(
         async with Publisher(settings, settings.mqtt_username_campaigns) as publisher:
             return await publisher.orders(orders)
 
+    # `intake` passes the campaign's id, which is not needed: the record is that of this campaign alone.
     return asyncio.run(intake(lambda _: asyncio.to_thread(read), publish))
 
 

@@ -61,9 +61,10 @@ def propose(
 
 
 def _read_targets(plan_file: Path, document: dict[str, Any], targets_file: Path | None) -> "Sequence[Target] | None":
-    """Read the targets from the file of --targets, or else from the file that the plan names; None if neither is given.
+    """Read the targets from the file of --targets, or else from the file that the plan names.
 
-    The plan names its file relative to the plan's own folder.
+    The plan names its file relative to the plan's own folder. None if there is neither file: either the plan lists its vehicles
+    itself, or the campaign is proposed without its list, and waits for it.
     """
     from manifold.campaigns.lists import read_targets
 

@@ -119,7 +119,7 @@ def _end_entries(
         for owner, seq, outcome in loader.end(open_seqs.items(), Outcome.CANCELLED, now_ms):
             state = EntryState.IN_FLIGHT if outcome is None else outcome
             progress.entries[state] += 1
-            if outcome is Outcome.CANCELLED:
+            if outcome is Outcome.CANCELLED:  # an entry with another outcome had ended before
                 cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
         loader.add_outcomes(cancelled)
         report_progress(progress)

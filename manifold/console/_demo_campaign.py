@@ -88,6 +88,7 @@ async def play_campaign(settings: Settings, platform: Publisher, run: str) -> Ob
 
 
 def _plan(name: str, vins: list[Owner], canaries: list[Owner]) -> dict[str, Any]:
+    """A plan with two waves: the canaries, then the other vehicles once all canaries succeeded and one person has approved."""
     ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
     waves = [
         {"name": "canary", "vins": list(canaries), "gate": {"success": "100%", "approve": 1}},

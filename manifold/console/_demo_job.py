@@ -73,7 +73,7 @@ class Demo:
             await asyncio.to_thread(supervise.up, self.settings)
             await self._deliver(fleet, platform, vins, online, later)
             await self._ingest()
-            # Only after `_ingest`: compacted messages of the first ten minutes would make the DAG start Spark once more.
+            # Only after `_ingest`: for compacted messages of the first ten minutes, the DAG would start Spark again to populate.
             await self._write_compacted(platform)
             await self._wipe_redis(fleet, platform, vins, online, later)
 
@@ -151,6 +151,7 @@ class Demo:
         self._check(f"it refused {invalid}, each with its code", signals.refused_with_code == invalid, dead_letters)
 
     def _check_signals_in_lake(self, signals: _demo_signals.SentSignals) -> None:
+        """Check that the lake has each valid signal exactly once, and the refused ones in quarantine, each with its code."""
         good = len(signals.of(Kind.GOOD))
         rows = signals.raw.total()
         is_exact = signals.good_exactly_once == rows == good

@@ -138,6 +138,7 @@ def _count_by_key(catalog: Catalog, table: Table, since: datetime) -> Counter[tu
 
 
 def _rows_since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """These columns of the table's rows whose messages were accepted at or after `since`, by their seq."""
     try:
         loaded = catalog.load_table(table.identifier)
     except NoSuchTableError:  # no signal was ever ingested

@@ -72,6 +72,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
 
 
 def _check_redis(settings: Settings) -> Iterator[Diagnostic]:
+    """Check that Redis answers, has memory left, persists its writes, and that its queues are loaded."""
     yield _attempt("redis", partial(_probe_redis, settings), "make up; else correct MANIFOLD_REDIS_URL")
     yield _attempt("redis memory", partial(_probe_memory, settings), "raise maxmemory, and set maxmemory-policy to noeviction")
     persistence_remedy = (
@@ -89,7 +90,7 @@ def _check_services(settings: Settings) -> Iterator[Diagnostic]:
     if settings.mqtt_url:
         yield from probe_quietly(settings)
     else:
-        ports["tap"] = settings.tap_port
+        ports["tap"] = settings.tap_port  # publishes the events of the embedded broker
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
         yield _attempt(name, partial(_probe_health, settings, settings.http(port)), start_remedy)
@@ -274,11 +275,7 @@ def _probe_airflow(settings: Settings) -> str:
 
 
 def _probe_health(settings: Settings, service_url: str) -> str:
-    """Check a service by its health route.
-
-    Raises:
-        ValueError: the service is not healthy; its reply says why.
-    """
+    """Ask a service for its health. If it is not healthy, raise ValueError with its reply, which says why."""
     reply = _get_health(settings, service_url)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)

@@ -97,7 +97,7 @@ def report(run_id: ReportOf = "", every: EveryRun = False, as_json: AsJson = Fal
         shown = next((run for run in runs if run["run_id"] == run_id), None)
         if shown is None:
             fail(f"--run-id {run_id!r}: no report of such a run is kept; manifold report --all lists those that are", USAGE)
-        newer = []
+        newer = []  # with --run-id, newer runs are not listed, and do not affect the exit status
     else:
         shown = next((run for run in runs if run["state"] == State.PUBLISHED), runs[0])  # runs[0] is the newest
         newer = runs[: runs.index(shown)]

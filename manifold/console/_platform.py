@@ -74,6 +74,7 @@ def _address_rows(settings: Settings, addresses: supervise.Addresses) -> list[tu
 
 
 def _mqtt_rows(addresses: supervise.Addresses) -> list[tuple[str, str]]:
+    """The broker's addresses: one if vehicles and services connect to the same, else one for each."""
     if addresses.mqtt == addresses.mqtt_services:
         return [("MQTT, for vehicles and platform", addresses.mqtt)]
     return [("MQTT, for vehicles", addresses.mqtt), ("MQTT, for services and publishers", addresses.mqtt_services)]

@@ -131,6 +131,7 @@ def erase_letters(settings: Settings, device_id: str) -> int:
 
 
 async def _erase_letters(settings: Settings, device_id: str) -> int:
+    """Delete the dead letters that state the device's id, or name it in a header or in their body; return their number."""
     from manifold.contracts.seq import MAX_SEQ
     from manifold.signals.dead_letters import open_dead_letters
     from pipelines.erasure.names import ErasedVehicle
@@ -138,7 +139,8 @@ async def _erase_letters(settings: Settings, device_id: str) -> int:
     device = ErasedVehicle(device_id, MAX_SEQ)
 
     def names_device(content: str | bytes) -> bool:
-        # A short name may occur in a payload by chance; then only the letters that state the device's id are erased.
+        # Called with each header and the body of a letter that does not state the device's id in its fields. A short id is not
+        # searched for, because it may occur there by chance.
         return device.is_searched_in_opaque and device.is_named_in(content)
 
     async with open_dead_letters(settings) as letters:
@@ -187,8 +189,9 @@ async def _read_dead_letters(settings: Settings, count: int, *, with_body: bool 
 async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
     """Replay those of the `count` oldest dead letters that the door would accept now, and return a row for each letter.
 
-    If `code` is not empty, letters with another code are left out. With `vouch`, letters that would be refused only because they
-    are too old are replayed, too, but those with a code in `NOT_VOUCHED_FOR` only if `code` names it. With `dry_run`, none is.
+    If `code` is not empty, letters with another code are left out. With `vouch`, letters that the door would refuse only
+    because they are too old are replayed as well; but if their code is in `NOT_VOUCHED_FOR`, only if `code` names it. With
+    `dry_run`, no letter is replayed.
     """
     from manifold.signals.dead_letters import ACCEPTED, open_dead_letters
 

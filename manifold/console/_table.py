@@ -26,6 +26,7 @@ class Rows:
     rows: Sequence[Sequence[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what Rich prints: the title, then a table; or fields, if a terminal is too narrow for the words of a row."""
         if self.title:
             yield Text(self.title, "italic")
         full_widths = [max(map(cell_len, column)) for column in self._by_column()]

@@ -33,11 +33,7 @@ class StoredMessage(NamedTuple):
 
 
 def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
-<<<<<<< HEAD
-    """Read the messages of `wanted` that the lake has, all of them into memory; the others are missing from the result."""
-=======
     """Read the messages of `wanted` that the lake has, all of them into memory; the result lacks those that the lake lacks."""
->>>>>>> read-b
     stored: dict[Wanted, StoredMessage] = {}
     for piece in messages(catalog, wanted):
         stored |= piece

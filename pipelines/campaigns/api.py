@@ -17,6 +17,7 @@ class Api:
     def __init__(self, settings: Settings, by: str = "") -> None:
         token = settings.api_token.get_secret_value()
         self._url = f"{settings.api}/api/v1"
+        # Without a token of the jobs' own, the one that all services share, if any: the API accepts no orders with it.
         self._headers = {"Authorization": f"Bearer {token}"} if token else settings.bearer
         if by:
             self._headers = self._headers | {"On-Behalf-Of": by}

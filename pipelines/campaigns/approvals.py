@@ -15,7 +15,8 @@ Json = Mapping[str, Any]
 def missing_approvals(settings: Settings) -> list[dict[str, Any]]:
     """Return the DAG runs to trigger, one for each approval that a campaign waits for.
 
-    Each has its `trigger_run_id` and its parameters as `conf`. The same approval always has the same id, so it is asked for once.
+    Each has its `trigger_run_id` and its parameters as `conf`. The id contains the approval and the number of approvals that the
+    campaign has been given (`answers`), so an approval is asked for once, and again only after somebody has approved.
     """
     api = Api(settings)
     runs = []

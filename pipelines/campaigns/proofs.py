@@ -105,7 +105,7 @@ def _folder(name: str) -> str:
 
 
 def _targets_csv(campaign: Campaign) -> bytes:
-    """The targets with their states as CSV, ordered by wave, and within a wave as they were drawn."""
+    """The targets and their states as CSV, by wave, and within a wave as they were drawn; without a plan, only a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -62,13 +62,13 @@ def record_targets(
     decided = proposal.decided
     if decided.plan is None or not decided.is_proposal or decided.approved_by:
         raise Permanent(f"campaign {campaign!r} waits for no list: it is {decided.stage}, because {decided.because}")
-    if decided.is_listed:
+    if decided.is_listed:  # the whole list is on record, for example because an earlier attempt recorded it
         return {"campaign": campaign, "targets": len(decided.targets), "recorded": 0, "report": None}
     listed = _resolve_list(settings, spark, catalog, decided.plan.targets)
     if not 0 < len(listed) <= MAX_LIST_ROWS:
         raise Permanent(f"the list of {campaign} has {len(listed)} rows; it must have 1 to {MAX_LIST_ROWS}")
     report = _audit_list(settings, spark, listed, decided.plan, campaign, run_id)
-    listed = listed.sort_by("vin")
+    listed = listed.sort_by("vin")  # the same order in each attempt, so that this one can continue where another was interrupted
     columns = [listed[name].to_pylist() for name in COLUMNS]
     targets = [Target(*row) for row in zip(*columns, strict=True)]
     recorded_targets = len(decided.targets)  # by an earlier attempt, which was interrupted

@@ -71,10 +71,10 @@ class JobRun:
                     self._emit_end(start, run_result, error, commits)
 
     def _emit_end(self, start: Json, run_result: RunResult, error: str, commits: Committed) -> None:
-        """Emit the end event with the tables that the job read and changed. A failed job may have changed tables, too.
+        """Emit the end event with the tables that the job read and changed. Even a failed job may have changed tables.
 
-        A changed table is also an input, as it was before the job. One that the job says it reads is an input as it
-        is at the end.
+        A changed table is an output and, as it was before the job, an input; if the job lists it among the tables that it reads,
+        it is an input already.
         """
         inputs = list(start["inputs"])
         outputs = []
@@ -88,7 +88,7 @@ class JobRun:
                 if loaded.name()[-1] not in read_names:
                     inputs.append(table(self._settings, loaded, snapshots[0].parent_snapshot_id))
                 outputs.append(changed_table(self._settings, loaded, snapshots, snapshots[-1].snapshot_id))
-        if run_result is RunResult.COMPLETE:
+        if run_result is RunResult.COMPLETE:  # for places there are no commits that would tell what a failed job has written
             outputs += self._places(self._writes)
         emit(self._settings, [end_event(start, run_result, datetime.now(UTC), outputs, error, inputs=inputs)])
 
@@ -108,7 +108,10 @@ class JobRun:
 def _changed(
     catalog: Catalog, tables: Sequence[Table], commits: Committed, since: datetime
 ) -> Iterator[tuple[IcebergTable, list[Snapshot]]]:
-    """Yield each changed table with the snapshots that `commits` added to its main at or after `since`, oldest first."""
+    """Yield each changed table with the snapshots that `commits` added to its main at or after `since`, oldest first.
+
+    `commits` has the ids of the snapshots that PyIceberg committed, and for Spark only the ids of its applications.
+    """
     since_ms = since.timestamp() * 1000
     committed_ids = {identifier[-1]: set(snapshot_ids) for identifier, snapshot_ids in commits.snapshot_ids.items()}
     for candidate in tables:

@@ -157,7 +157,7 @@ def _begin_step(catalog: Catalog, table: Table, version: int, step: Step) -> Non
         return
     with loaded.transaction() as transaction:
         main_unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
-        add_requirement(transaction, main_unmoved)
+        add_requirement(transaction, main_unmoved)  # otherwise a delayed process could set the version back
         step.change(transaction)
         transaction.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
 

@@ -16,8 +16,9 @@ from manifold.settings import Settings
 def load_brakes(settings: Settings, redis: Redis, now: datetime) -> None:
     """Set every brake that an order in the archive set within the retention of entries.
 
-    Older orders are not needed, because entries that they hold back are not pending any more. A brake that was taken off since is
-    set again, until the campaigner takes it off. Entries that are withdrawn in between are released again.
+    A brake stops the delivery of a campaign's pending entries. Older orders are not needed, because the entries that they held
+    back are not pending any more. A brake is set even if a later order took it off, because only orders that set brakes are read;
+    the campaigner then takes it off. Entries that are withdrawn until then are released again.
 
     Raises:
         OSError: the archive cannot be read.

@@ -33,8 +33,8 @@ def load_queues(
 ) -> LoadResult:
     """Merge the queues that have new rows in the lake into Redis; with `everything`, all queues that have any rows.
 
-    New rows are rewinds, messages that were not enqueued directly, and messages from before or shortly after the queues were
-    loaded, which direct enqueue may have missed.
+    New rows are rewinds and messages that were added since the last populate: of the messages, those that were not enqueued
+    directly, and those from before or shortly after the loading of the queues (see `ecq_news`), which may be missing even so.
 
     Raises:
         redis.RedisError: Redis is unavailable or refuses.
@@ -71,7 +71,10 @@ def _rows_of_clients(spark: SparkSession, settings: Settings, added: Added, load
 
 
 def _clients_to_load(spark: SparkSession, settings: Settings, added: Added, loaded_at: datetime | None) -> DataFrame:
-    """The client_id of each client that was rewound, or has an added message that may be missing in its queue."""
+    """The client_id of each client that was rewound, or has an added message that may be missing in its queue.
+
+    The condition on messages is that of `ecq_news.may_require_loading`, also if `loaded_at` is None.
+    """
     may_be_missing = sf.col("applied") == sf.lit(False)
     if loaded_at is not None:
         may_be_missing |= sf.col("ts") <= sf.lit(loaded_at + MISSED_AFTER_LOADING)
@@ -87,19 +90,22 @@ def _read_table(spark: SparkSession, settings: Settings, added: SnapshotRange) -
 
 
 def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
-    """The rows that the snapshots of the range added."""
-    if not added.rows:  # the range may have no snapshots, and Spark rejects an incremental scan of such a range
+    """The rows that the snapshots of the range added. The range must have a start."""
+    if not added.rows:  # perhaps because start and end are the same snapshot: Spark rejects an incremental scan between these
         return _read_table(spark, settings, added).limit(0)
     reader = spark.read.option("start-snapshot-id", str(added.start)).option("end-snapshot-id", added.end)
     return reader.table(f"{settings.catalog_name}.{added.table.identifier}")
 
 
 def _queue_loader(url: str, policy: Policy, now_ms: int) -> BatchFunction:
-    """Make the function that loads the queues of a partition's clients, and yields one row with counts and names."""
+    """Make the function that loads the queues of a partition's clients, and yields one row: counts, and `SPOILT`.
+
+    The partition has united rows (schema `UNITED`), and all of them for each of its clients.
+    """
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
-        rows = pa.concat_tables(tables or [UNITED.empty_table()])
+        rows = pa.concat_tables(tables or [UNITED.empty_table()])  # an empty partition has no batches
         loader = EcqLoader(connect(url), policy)
         pending_from = policy.ecq_pending_from(now_ms)
         queues = (as_loaded(queue, pending_from) for queue in folded(rows))
@@ -111,12 +117,12 @@ def _queue_loader(url: str, policy: Policy, now_ms: int) -> BatchFunction:
 
 
 def as_loaded(queue: FoldedQueue, pending_from: int) -> LakeQueue:
-    """Convert the queue into the form that Redis loads, without expired messages, and with delivered ones marked.
+    """Convert the queue into the form that Redis loads, without expired messages, and with acknowledged ones marked as delivered.
 
-    A message has expired if the lake has recorded so, or if it is pending and its seq is below `pending_from`: then the next
-    garbage collection records it as expired.
+    A message has expired if the lake has recorded so. A pending message (not acknowledged) with a seq below `pending_from` has
+    expired as well, although the lake records it only at the next garbage collection.
     """
-    if not queue.state_rows:  # nothing was acknowledged, rewound or recorded as expired
+    if not queue.state_rows:  # nothing was acknowledged, rewound or recorded as expired, so every message is pending
         pending = [LiveMessage(seq, key, is_delivered=False) for seq, key in queue.live if seq >= pending_from]
         return LakeQueue(queue.client_id, Load(epoch=0, acked_seq=None, acked_at_ms=None, messages=pending))
     state = queue.state()

@@ -18,14 +18,17 @@ IS_REWIND = where(EqualTo, "kind", StateKind.REWOUND.value)
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The rows of `ecq_index` and `ecq_state` that were added since the last populate that Redis has recorded, or all rows."""
+    """The rows of `ecq_index` and `ecq_state` that were added since the last populate.
+
+    If Redis has no record of a last populate of a table, or its snapshot has expired, the table's range has all rows.
+    """
 
     index: SnapshotRange
     state: SnapshotRange
 
     @property
     def is_everything(self) -> bool:
-        """Whether the ranges have all rows, so that all queues must be loaded."""
+        """Whether one of the ranges has all rows of its table. Then all queues must be loaded."""
         return self.index.start is None or self.state.start is None
 
 
@@ -41,7 +44,8 @@ def added_since_populate(redis: Redis, catalog: Catalog, *, everything: bool = F
 def record_populated(redis: Redis, catalog: Catalog, *, up_to: datetime) -> None:
     """Record in Redis that the queues have all rows that were in the lake at the instant `up_to`.
 
-    Later rows are offered again by the next populate, because Redis may still lose its latest writes.
+    Rows that were added later are offered again by the next populate, because Redis may still lose its latest writes. If a
+    table has no snapshot that old, its record stays as it is.
     """
     for table in (ECQ_INDEX, ECQ_STATE):
         snapshot_id = newest_before(catalog, table, up_to)
@@ -72,7 +76,16 @@ def _last_populated(redis: Redis, table: Table) -> int | None:
 
 
 def _may_be_missing(loaded_at: datetime | None) -> BooleanExpression:
-    """Filter for messages that may be missing from the queues, which were loaded at `loaded_at`."""
+    """Filter for messages that may be missing from the queues, which were loaded at `loaded_at`.
+
+    Messages from before that instant, or shortly after it, are included even if they were enqueued directly: perhaps into
+    earlier queues, which Redis then lost.
+
+    None means that there is no instant to compare with, so only messages that were not enqueued directly are selected. Every
+    populate first checks that Redis has the key `LOADED`, and otherwise asks for a rebuild, which loads all queues without this
+    filter. So None comes here only if Redis lost the key since that check, and then the rebuild brings the other messages; or if
+    the key holds no number, which Manifold never writes.
+    """
     not_applied = where(EqualTo, "applied", False)
     if loaded_at is None:
         return not_applied
@@ -80,7 +93,11 @@ def _may_be_missing(loaded_at: datetime | None) -> BooleanExpression:
 
 
 def may_require_loading(catalog: Catalog, added: Added, loaded_at: datetime | None) -> bool:
-    """Whether `added` may have rows for which a queue must be loaded. The queues were loaded at `loaded_at`, if that is known."""
+    """Whether `added` may have rows for which a queue must be loaded: messages that may be missing from it, or rewinds.
+
+    True also for some ranges without such rows, because only the metadata of files is read. The queues were loaded at
+    `loaded_at`; for None see `_may_be_missing`.
+    """
     if added.is_everything:
         return bool(added.index.rows)  # without any message in the lake, there is nothing to queue
     max_messages = added.index.max_rows(catalog, _may_be_missing(loaded_at))

@@ -26,7 +26,10 @@ log = structlog.get_logger(__name__)
 
 
 def added_since_populate(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
-    """The entries and outcomes that were added since the last populate that Redis has recorded; with `everything`, all."""
+    """The entries added since the last populate, and the outcomes added since the queues last forgot ended entries.
+
+    Both are all rows of their tables with `everything`, or if Redis has no record of the last time.
+    """
     if everything:
         return range_since(catalog, IDS, None), range_since(catalog, OUTCOMES, None)
     populated_up_to = _snapshot_id(redis, keys.POPULATED)
@@ -35,7 +38,10 @@ def added_since_populate(redis: Redis, catalog: Catalog, *, everything: bool = F
 
 
 def queues_lag(catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether the queues lag behind the lake, so that populate must run; True if Redis is unavailable."""
+    """Whether the queues lag behind the lake, so that populate must run.
+
+    True if Redis is unavailable: nothing is known then, and populate is the job that is retried until Redis answers.
+    """
     try:
         return is_behind(connect(settings.redis), catalog, settings, now)
     except RedisError as exc:
@@ -59,10 +65,10 @@ def _must_be_offered(since: datetime) -> BooleanExpression:
 
 
 def _should_forget_ended(catalog: Catalog, ended: SnapshotRange, now: datetime) -> bool:
-    """Whether the queues should forget ended entries.
+    """Whether the queues should forget the entries in `ended` now.
 
-    They should if there are at least `FORGET_ROWS`; or if there are any, and the queues last forgot entries `FORGET_AFTER` ago or
-    earlier, or it is not known when.
+    They wait until there are `FORGET_ROWS` of them, or until `FORGET_AFTER` has passed since the queues last forgot entries. If
+    that time is not known, they do not wait.
     """
     if not ended.rows:
         return False

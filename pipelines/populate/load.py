@@ -116,8 +116,8 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
         if not everything and not Loader(redis, Policy.of(settings)).is_loaded():
             log.warning(REBUILD_NEEDED)  # older entries are missing, and would have to be queued before the new entries
             return Populated(rebuild_needed=True)
-        newest_triggers: dict[int, int] = {}
-        newest_messages: dict[int, int] = {}
+        newest_triggers: dict[int, int] = {}  # recorder → the seq up to which the queues get its triggers from the lake
+        newest_messages: dict[int, int] = {}  # the same for messages of compacted queues
         if everything:
             newest_triggers = newest_seqs(catalog, stream=Stream.TRIGGER)
             newest_messages = newest_seqs(catalog, stream=Stream.ECQ)
@@ -209,14 +209,18 @@ def _pending_and_ended(
     partitions = max(parallelism(spark), ceil(ids.rows / ROWS_PER_PARTITION))
     pending_entries = pending(entries, outcomes, partitions=partitions, broadcast_keys=ids.rows <= MAX_BROADCAST_ROWS)
     ended_entries = _read_added(spark, settings, ended)
-    # If this is None, these are all outcomes; but a new Redis remembers few entries, and one not forgotten costs a few bytes.
     if ended.start is None:
+        # The range has all outcomes. The latest are enough: usually the queues are new then and remember few ended entries, and
+        # an entry that they go on remembering costs only a few bytes.
         ended_entries = ended_entries.where(sf.col("ended_at") >= sf.lit(now - ENDED_LOOKBACK))
     return pending_entries, ended_entries.select("vin", "seq")
 
 
 def _read_added(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
-    """The rows that the snapshots of the range added. If the range has no start, all rows of the table as of its end."""
+    """The rows that the snapshots of the range added; if the range has no start, all rows of the table at the end of the range.
+
+    Must not be evaluated if the range has no rows: Spark rejects an incremental scan whose start is its end.
+    """
     name = f"{settings.catalog_name}.{added.table.identifier}"
     if added.start is None:
         return spark.read.option("versionAsOf", added.end).table(name)

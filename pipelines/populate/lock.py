@@ -34,7 +34,7 @@ class HeldLock:
 
 @contextmanager
 def populate_lock(redis: Redis) -> Iterator[HeldLock]:
-    """Hold the lock during the block.
+    """Wait for the lock, hold it during the block, and renew it meanwhile in a thread.
 
     Raises:
         Retryable: another process has held the lock for a quarter of an hour.

@@ -35,7 +35,10 @@ class SnapshotRange:
     def scan(
         self, catalog: Catalog, row_filter: BooleanExpression = ALL_ROWS, columns: Iterable[str] = ("*",)
     ) -> DataScan | IncrementalAppendScan:
-        """Make a PyIceberg scan of the rows that these snapshots added and that pass the filter; all rows if `start` is None."""
+        """Make a PyIceberg scan of those rows that these snapshots added and that pass the filter.
+
+        If `start` is None, these are the rows of the whole table, as of `end`, that pass the filter.
+        """
         loaded = catalog.load_table(self.table.identifier)
         fields = tuple(columns)
         if self.start is None:

@@ -79,14 +79,16 @@ def _error_of(problem: str) -> RedisError:
 
 
 def entry_loader(url: str, policy: Policy, now_ms: int) -> BatchFunction:
-    """Make the function that loads entries into the queues, and yields rows with counts and names.
+    """Make the function that loads a partition's entries into the queues, and yields rows with counts and `NAME_COLUMNS`.
 
-    It stores triggers first, so that no entry lacks its trigger.
+    The partition has a row for each entry, with vin, seq and the columns of its trigger, and all entries of each of its vehicles.
+    The function stores triggers first, so that no entry lacks its trigger. If the partition is loaded in chunks, there is a row
+    for each chunk.
     """
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
-        stored_seqs = set[int]()
+        stored_seqs = set[int]()  # of triggers stored with an earlier chunk
         for rows in _chunks(batches):
             triggers = {seq: trigger for seq, trigger in _triggers(rows).items() if seq not in stored_seqs}
             corrupt_triggers = loader.store_triggers(triggers)
@@ -130,7 +132,8 @@ def _triggers(rows: pa.Table) -> dict[int, EntryTrigger]:
 def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
     """Yield each vehicle with its entries, oldest first: (vin, [seq, …]), or (vin, [seq, request_id, seq, …]).
 
-    Rows are grouped by hash, which is far cheaper than sorting them.
+    Redis needs the request_id if a newer entry supersedes older entries of the same request (setting `compaction`). Rows are
+    grouped by hash, which is far cheaper than sorting them.
     """
     lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
     grouped = rows.group_by("vin", use_threads=False).aggregate(lists)

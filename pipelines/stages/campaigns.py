@@ -67,7 +67,7 @@ def campaign_asks(settings: Settings, options: Namespace) -> str:
     if options.campaign:
         wave = int(options.wave) if options.wave else None
         return json.dumps({"next": [APPROVE], "runs": [], **question(settings, options.campaign, wave)})
-    runs = missing_approvals(settings) if settings.with_campaigns else []
+    runs = missing_approvals(settings) if settings.with_campaigns else []  # without campaigns, nothing waits for an approval
     return json.dumps({"next": [MISSING] if runs else [], "runs": runs})
 
 

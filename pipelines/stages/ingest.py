@@ -150,13 +150,13 @@ def populate(settings: Settings, _: Namespace) -> str:
 
 
 def populate_queues(settings: Settings) -> "Populated":
-    """Offer pending entries to the queues; return the counts. If the queues are not loaded, the result's `problem` says so."""
+    """Offer pending entries to the queues; return the counts. If queues then lack entries, the result's `problem` says why."""
     from pipelines.catalog import open_lake
     from pipelines.populate.load import populate as populate_from_lake
     from pipelines.spark.session import session
 
     catalog = open_lake(settings)
-    with session(settings, "populate", size=0) as spark:
+    with session(settings, "populate", size=0) as spark:  # reads no segments of the archive
         return populate_from_lake(spark, catalog, settings, now=datetime.now(UTC))
 
 

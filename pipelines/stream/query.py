@@ -120,7 +120,7 @@ class Streaming:
             raise Retryable(f"the stream failed; the next start resumes it: {self._batch_error or query_error}") from query_error
 
     def _process_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Ingest the segments of one micro-batch, of which `rows` has one each, and do the maintenance that is due."""
+        """Ingest one micro-batch, whose segments are the rows of `rows`, and do the maintenance that is due. Spark calls this."""
         segments = [segment_of(*row) for row in rows.collect()]
         if not segments:
             return

@@ -37,8 +37,8 @@ class NewSegments(DataSourceStreamReader):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.last_offset = NO_SEGMENTS
-        self.listed_all_at = datetime.min.replace(tzinfo=UTC)
+        self.last_offset = NO_SEGMENTS  # the newest micro-batch
+        self.listed_all_at = datetime.min.replace(tzinfo=UTC)  # when the whole archive was listed; long ago: list it at first
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
         """The initial offset, with no segments."""
@@ -68,7 +68,7 @@ class NewSegments(DataSourceStreamReader):
         new = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), interval)
         max_segments = settings.stream_max_segments
         first_segments = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
-        if lists_all and len(first_segments) <= max_segments:
+        if lists_all and len(first_segments) <= max_segments:  # otherwise the next micro-batch needs the whole listing again
             self.listed_all_at = now
         groups = groups_of(first_segments[:max_segments], settings.ingest_max_bytes)
         return next(groups, [])  # the segments after the first group are offered the next time
