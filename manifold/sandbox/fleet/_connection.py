@@ -63,7 +63,7 @@ class Connection:
         self._listener: Listener | None = listener
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._problem = ""
+        self._problem = ""  # why the broker refused the connection; empty if it did not
         self._client = self._new_client(endpoint, fields)
         self._uses_tls = endpoint.context_of is not None
 
@@ -106,7 +106,7 @@ class Connection:
     def close(self, *, send_disconnect: bool) -> None:
         """Close the connection, after a DISCONNECT if `send_disconnect`."""
         self._listener = None
-        if self._socket is not None:
+        if self._socket is not None:  # None: it is closed, or in a handshake, after which `_on_handshake_done` closes it
             if send_disconnect:
                 self._client.disconnect()
                 self._client.loop_write()

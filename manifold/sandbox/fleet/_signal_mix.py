@@ -95,7 +95,10 @@ class SignalMessage:
 
 
 class SignalMix:
-    """Generates the messages of a fleet. The same seed, secret and times give the same bytes."""
+    """Generates the messages of a fleet. The same seed, secret and times give the same bytes.
+
+    A payload has at least `payload_bytes`. Device ids begin with `prefix`; if it is empty, with `gateway-` and the seed.
+    """
 
     def __init__(
         self,
@@ -139,6 +142,7 @@ class SignalMix:
         return self._invalid_message(kind, device, at)
 
     def _valid_message(self, device: str, at: datetime) -> SignalMessage:
+        """Return a new valid signal, in some messages with an idempotency key, and remember it for messages that refer to it."""
         body, row = self._body(device, at)
         headers = self._headers(device, body, at)
         if self._rng.random() < KEYED_SHARE:
@@ -210,6 +214,7 @@ class SignalMix:
         return payload.ljust(self._min_payload_bytes)
 
     def _readings(self) -> bytes:
+        """Return a reading of each type. Temperatures above 85 and pressures above 1100 are out of the default bounds."""
         ranges = {"temperature": ("celsius", -30, 95), "humidity": ("percent", 0, 100), "pressure": ("hpa", 950, 1110)}
         readings = [
             {"type": name, "value": round(self._rng.uniform(minimum, maximum), 1), "unit": unit}

@@ -130,7 +130,7 @@ class Vehicle:
         self.state = ConnectionState.ONLINE
         self.problem = ""
         self._failures = 0
-        self._clean_start = False
+        self._clean_start = False  # if this connection is lost, the next one resumes the session
         self._is_subscribed = True
         self.arrivals += 1
         self.send_sign(Sign.ONLINE)
@@ -155,7 +155,7 @@ class Vehicle:
         if message.qos == 0:
             return
         if self._model.crashes_before_ack():
-            self._loop.call_soon(self._crash_on, connection)
+            self._loop.call_soon(self._crash_on, connection)  # later, when paho is done with the message
             return
         think_s = self._model.think_s()
         if think_s > 0:

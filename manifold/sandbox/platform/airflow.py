@@ -64,7 +64,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         "SPARK_LOCAL_IP": settings.loopback,
         "GX_ANALYTICS_ENABLED": "false",
     }
-    if token := api_tokens.token_of_airflow(settings):
+    if token := api_tokens.token_of_airflow(settings):  # otherwise tasks use the API and the token of the settings, if any
         api_connection = {"conn_type": "http", "host": settings.api, "password": token}
         variables["AIRFLOW_CONN_MANIFOLD_API"] = json.dumps(api_connection)
     return kept | variables
@@ -196,6 +196,7 @@ def _process_group() -> Iterator[list[int]]:
 
     Yields a list to which the number of each received SIGTERM or SIGINT is appended.
     """
+    # The leader of a session also leads a process group, and may not call `setpgid`.
     is_leader = os.getpgrp() == os.getpid() or os.getsid(0) == os.getpid()
     if not is_leader:
         os.setpgid(0, 0)

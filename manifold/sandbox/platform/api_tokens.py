@@ -13,9 +13,10 @@ NAME, RIGHTS = "airflow", "read,approve,brake,delegate"
 
 
 def create_missing(settings: Settings) -> None:
-    """Generate the token and the API's file, unless they exist, settings name another token or API, or Airflow is not started.
+    """Generate Airflow's token, and the API's file of named tokens with the token's digest, where they do not exist.
 
-    An existing file is left alone: it may have other lines, and a line that somebody has removed must not come back.
+    Does nothing if Airflow is not started, or settings name another token or API. An existing file of named tokens is left
+    alone: it may have other lines, and a line that somebody has removed must not come back.
     """
     if not settings.with_airflow or _is_configured_elsewhere(settings):
         return

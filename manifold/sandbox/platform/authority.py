@@ -37,6 +37,7 @@ class Authority:
         return name == self.name or is_successor
 
 
+# FRONT_DOOR signs the certificates of servers and MQTT clients, INNER those of the clients of Redis and RabbitMQ.
 FRONT_DOOR = Authority(CA, "ca-key.pem", "ca-next-key.pem", "Manifold sandbox")
 INNER = Authority(INNER_CA, "inner-ca-key.pem", "inner-ca-next-key.pem", "Manifold sandbox, behind the front door")
 

@@ -38,7 +38,7 @@ def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
     """
     catalog = open_catalog(settings)
     ensure_tables(catalog)
-    if fresh and _are_tables_empty(catalog):
+    if fresh and _are_tables_empty(catalog):  # otherwise Redis has the marks from before, or the queues need a rebuild
         retry = Retrying(
             retry=retry_if_exception_type(redis.RedisError),
             wait=wait_fixed(0.2),
@@ -66,12 +66,15 @@ def _are_tables_empty(catalog: Catalog) -> bool:
 
 
 def _is_empty(snapshot: Snapshot) -> bool:
-    """Whether a table has no rows in this snapshot. One that does not tell their number counts as empty."""
+    """Whether a table has no rows in this snapshot. A snapshot that does not tell the number of rows counts as empty."""
     return snapshot.summary is None or (snapshot.summary["total-records"] or "0") == "0"
 
 
 def _mark_loaded(settings: Settings, outcomes_snapshot: Snapshot | None) -> None:
-    """Mark the queues as loaded, and the outcomes table, which is empty, as pruned up to this snapshot (None: it has none)."""
+    """Mark the queues as loaded, and as pruned of ended entries up to this snapshot of the outcomes table, which is empty.
+
+    None: the table has no snapshot, so nothing is marked as pruned.
+    """
     _, is_cluster = split_redis_url(settings.redis)
     with connect(settings.redis) as client:
         if outcomes_snapshot is not None:

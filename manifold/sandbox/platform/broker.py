@@ -61,23 +61,25 @@ def _config(settings: Settings, outer_acl: Path, inner_acl: Path) -> str:
 {"user root" if os.geteuid() == 0 else "# user: the one that starts it"}
 per_listener_settings true
 log_dest stderr
-# No warnings: one would come for each connection to a socket without TCP_NODELAY, and for each rule without a client id.
+# No warnings: one would come for each connection to a Unix socket, which has no TCP_NODELAY, and for each ACL pattern without
+# %c or %u.
 log_type error
 log_type notice
 connection_messages false
 sys_interval 0
 
-# Without it every delivery waits some 40 ms for the acknowledgement of the packet before.
+# Otherwise each delivery waits some 40 ms until TCP acknowledges the previous packet.
 set_tcp_nodelay true
 
-# As EMQX: so many messages unacknowledged by a vehicle, QoS 0 waits for it too, and a session of MQTT 3.1.1 ends.
-# The last one limits what a client on MQTT 5 asks for too; the tap's events say so.
+# As in EMQX: how many messages a vehicle may leave unacknowledged; that messages with QoS 0 are queued for an offline vehicle;
+# and how long a session of MQTT 3.1.1 outlives its connection. That time also limits the expiry that a client on MQTT 5
+# requests; the tap's events have the limited expiry.
 max_inflight_messages {MAX_INFLIGHT}
 queue_qos0_messages true
 persistent_client_expiration {SESSION_MAX_S // 3600}h
 
 max_queued_messages {QUEUED_MAX}
-# What is a little larger than it may be still comes in: the recorder refuses it, and says why.
+# A message that is a little too large is let through, because the recorder refuses it with a reason.
 max_packet_size {settings.largest_packet}
 
 persistence true
@@ -110,18 +112,20 @@ def outer_access(settings: Settings) -> str:
         f"write {topics.request_topic(prefix, '+', '+')}",
         f"write {topics.ecq_filter('+')}",
     ]
-    # On these topics compacted queues get commands; `ecq_filter('+')` covers them too.
+    # `ecq_filter('+')` above also covers the topics for commands to compacted queues, which the dispatcher must not write.
     dispatcher_rights += [f"deny {topic_filter}" for topic_filter in (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)]
     rights_by_user: list[tuple[str, Iterable[str]]] = [
         (settings.mqtt_username_recorder, recorder_rights),
         (settings.mqtt_username_dispatcher, dispatcher_rights),
     ]
+    # Both may publish orders to campaigns; the campaigner may also publish triggers, and the API rewinds.
     for user, extra_topic in (
         (settings.mqtt_username_campaigns, topics.RELEASE),
         (settings.mqtt_username_api, topics.ecq_rewind_topic("+")),
     ):
         rights = (f"write {topics.CAMPAIGN}", f"write {extra_topic}", f"read {receipt_prefix}{user}/#")
         rights_by_user.append((user, rights))
+    # Platform systems that only listen: to the vehicles' responses, and their `online` and `heartbeat`.
     rights_by_user.append((LISTENER, (f"read {prefix}/+/proxy/response/#", "read ecp/#")))
     publisher = settings.mqtt_username_publisher
     if not publisher.startswith(PUBLISHER_PREFIX):  # otherwise it uses the inner listener
@@ -134,7 +138,7 @@ def outer_access(settings: Settings) -> str:
 
 
 def inner_access(settings: Settings) -> str:
-    """Return the ACL file of the listener for the tap and for platform publishers."""
+    """Return the ACL file of the listener for the tap and for platform publishers; %u is a publisher's user name."""
     tap = [f"user {TAP_USERNAME}", f"topic write {topics.EVENTS}/#"]
     publishers = [f"pattern {right}" for right in (*_PUBLISHER_RIGHTS, f"read {settings.receipt_prefix}%u/#")]
     return "\n".join([*tap, *publishers, *_vehicle_patterns(settings)]) + "\n"

@@ -44,7 +44,10 @@ class RotationState:
 
 
 def next_step(state: RotationState, needed: Collection[str], now: datetime) -> Step | None:
-    """Return the step that is due; None if none is. `needed` has the names of the CAs whose certificates are still in use."""
+    """Return the step that is due; None if none is. `needed` has the names of the CAs whose certificates are still in use.
+
+    A predecessor is dropped only while the signing CA needs no step.
+    """
     remaining = state.ends_at - now
     if state.announced_at is None:
         if remaining <= timedelta(days=ANNOUNCED_DAYS + OVERLAP_DAYS):
@@ -53,6 +56,7 @@ def next_step(state: RotationState, needed: Collection[str], now: datetime) -> S
         was_announced_long_enough = now - state.announced_at >= timedelta(days=ANNOUNCED_DAYS)
         if remaining <= timedelta(days=OVERLAP_DAYS) and was_announced_long_enough:
             return Step.SUCCEED
+        # A late rotation must not wait longer: no certificate is valid longer than the CA that signs it.
         if remaining <= timedelta(days=NO_ANNOUNCEMENT_DAYS):
             return Step.SUCCEED
     if any(_is_unneeded(name, ends_at, needed, now) for name, ends_at in state.former):
@@ -73,12 +77,12 @@ def read_state(folder: Path, ca: Authority) -> RotationState:
         for certificate in trusted_certificates(folder, ca)
         if certificate not in (signing_ca, next_ca)
     ]
-    announced_at = next_ca.not_valid_before_utc if next_ca else None
+    announced_at = next_ca.not_valid_before_utc if next_ca else None  # `announce` creates that certificate
     return RotationState(signing_ca.not_valid_after_utc, announced_at, former)
 
 
 def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
-    """Return the announced CA; None if there is none."""
+    """Return the announced CA; None if there is none, or if `announce` was killed after it wrote the key."""
     try:
         public_key = private_key(folder / ca.next_key).public_key()
     except FileNotFoundError:
@@ -105,7 +109,7 @@ def succeed(folder: Path, ca: Authority) -> None:
 
 
 def drop(folder: Path, ca: Authority, needed: Collection[str], now: datetime) -> None:
-    """Stop trusting the predecessors that have expired or are not `needed`."""
+    """Stop trusting the predecessors that have expired, or whose names are not in `needed` (as in `next_step`)."""
     current = (signer(folder, ca), successor(folder, ca))
     kept = [
         certificate

@@ -37,7 +37,7 @@ def run(settings: Settings, stop: Event) -> None:
             redis_certificates.reload(settings)
             loaded_version = version
 
-    has_own_redis = not settings.redis_url.get_secret_value()
+    has_own_redis = not settings.redis_url.get_secret_value()  # a Redis elsewhere has certificates of its own
     steps = (renew, reload_redis) if has_own_redis else (renew,)
     while not stop.is_set():
         pause_s = CHECK_INTERVAL_S

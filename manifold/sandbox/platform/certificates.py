@@ -149,7 +149,7 @@ def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
         OSError: a file cannot be read.
     """
     home = settings.home
-    yesterday = (now or datetime.now(UTC)) - timedelta(days=1)
+    yesterday = (now or datetime.now(UTC)) - timedelta(days=1)  # what was due by then is overdue
     folder = secret_files.folder(home)
     overdue_work = []
     for ca in (FRONT_DOOR, INNER):

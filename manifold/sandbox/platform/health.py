@@ -71,7 +71,7 @@ class Status:
 def as_started(settings: Settings) -> Settings:
     """Return the settings with those values of `with_airflow`, `with_signals` and `with_campaigns` that the running platform has.
 
-    If no platform is running, returns the settings unchanged.
+    So the caller expects only the programs that were started. If no platform is running, returns the settings unchanged.
     """
     layout = HomeLayout(settings.home)
     if not layout.supervisor():
@@ -111,7 +111,7 @@ def pids(layout: HomeLayout) -> dict[str, list[int]]:
     running: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for name, record in layout.recorded().items():
         kind = name.partition("-")[0]  # `dispatcher-0` is a dispatcher
-        if kind in (*KINDS, KEEPER) and record.process():  # the supervisor has a record too
+        if kind in (*KINDS, KEEPER) and record.process():  # the supervisor's record does not count
             running.setdefault(kind, []).append(record.pid)
     return running
 
@@ -131,7 +131,7 @@ def _check(program: Program, settings: Settings) -> Check:
 
 def _check_url(settings: Settings, health_url: str, *, is_airflow: bool) -> Check:
     """Query a program's health URL, which answers 200 if the program is healthy, with details as JSON."""
-    headers = {} if is_airflow else settings.bearer
+    headers = {} if is_airflow else settings.bearer  # Airflow has users of its own, and must not get the services' token
     try:
         tls_context = verified(settings, health_url)
         answer = httpx.get(health_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=tls_context)

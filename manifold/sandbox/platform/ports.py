@@ -28,7 +28,7 @@ class Port:
 
     setting: str
     number: int
-    offset: int = 0  # difference from the setting's value, which is the number of the replica
+    offset: int = 0  # of a replica: its number, which was added to the setting's value
 
     def remedy(self) -> str:
         """Return the advice to choose another port, with the setting's name."""
@@ -87,7 +87,7 @@ def user_of(number: int) -> str:
 
 
 def free_ports() -> dict[str, int]:
-    """Return a free loopback port for every port setting, for a platform that runs beside another one."""
+    """Return a free loopback port, by setting, for every port of a platform without TLS that is to run beside another one."""
     with ExitStack() as sockets:  # listens on all ports until every one is found, so that none is found twice
         return {setting: _first_free_port(sockets, count) for setting, count in _PORT_COUNTS.items()}
 

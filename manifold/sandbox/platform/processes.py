@@ -73,6 +73,7 @@ def family(record: Record) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             is_in_group = os.getpgid(process.pid) == record.pid
+            # No member of the recorded group can be older than its leader.
             if is_in_group and process.create_time() >= record.born - START_TIME_TOLERANCE_S:
                 members[process.pid] = process
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):

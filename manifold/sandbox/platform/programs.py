@@ -48,7 +48,7 @@ def programs(settings: Settings) -> list[Program]:
         found.append(Program("tap", "tap", SERVERS, tuple(tap_ports), 10, _healthz(settings, settings.tap_port)))
     if not settings.redis_url.get_secret_value():
         found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
-    if settings.tls:
+    if settings.tls:  # the keeper renews certificates
         found.append(Program("keeper", "keeper", SERVICES, (), 5))
     port = Port("recorder_port", settings.recorder_port)
     found.append(Program("recorder", "recorder", SERVICES, (port,), 30, _healthz(settings, port.number)))
@@ -79,6 +79,7 @@ def _signals(settings: Settings) -> list[Program]:
     if not settings.signals_amqp_url.get_secret_value():
         if rabbitmq.server_script() is None:
             return []
+        # All three ports follow from the setting amqp_port.
         epmd_port = Port("amqp_port", rabbitmq.epmd_port(settings))
         distribution_port = Port("amqp_port", rabbitmq.distribution_port(settings))
         amqp_port = Port("amqp_port", settings.amqp_port)
@@ -132,7 +133,7 @@ def identity_of(program: Program) -> Service:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of every child: a variable for each setting, and our tools on the PATH.
+    """Return the environment of every child: a variable for each setting, and a PATH with this Python's and the system's folders.
 
     Since all settings are set explicitly, a settings file in the child's working directory has no effect.
     """

@@ -42,7 +42,7 @@ def server_script() -> Path | None:
     if debian_scripts := sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server")):
         return debian_scripts[-1]
     if DEBIAN.exists():
-        return None
+        return None  # the package is incomplete, and its script on the PATH must not be used
     script = shutil.which("rabbitmq-server")
     return Path(script).resolve() if script else None
 
@@ -166,7 +166,10 @@ ssl_options.versions.2 = tlsv1.2"""
 
 
 def _definitions(passwords: Mapping[str, str]) -> dict[str, object]:
-    """Return the users with these passwords, and their rights. RabbitMQ imports them at each start, and then has no `guest`."""
+    """Return the users with these passwords, and their rights: all for the administrator `USER`, only its own for each service.
+
+    RabbitMQ imports them at each start, and then has no `guest`.
+    """
     users = [_user(name, password) for name, password in passwords.items()]
     all_rights = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
     service_rights = rights.permissions()

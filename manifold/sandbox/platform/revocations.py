@@ -31,7 +31,7 @@ def write(home: Path, revoked: Mapping[int, datetime], now: datetime) -> None:
 
 
 def renew(home: Path, now: datetime) -> bool:
-    """Sign the list again if half of its validity has passed, the CA has changed, or a listed certificate has expired.
+    """Sign the list if it is missing, half of its validity has passed, the CA has changed, or a listed certificate has expired.
 
     Expired certificates are removed from the list; those that are not in the registry stay. Returns whether a list was written.
 

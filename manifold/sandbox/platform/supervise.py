@@ -105,7 +105,7 @@ def _start(
 ) -> None:
     """Generate missing secrets, start the wanted programs, and wait until the awaited programs are healthy.
 
-    Meanwhile a thread creates missing tables.
+    Meanwhile a thread runs `prepare`, which creates missing tables and, on a first start, marks the queues as loaded.
     """
     from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
 
@@ -201,7 +201,10 @@ def _locked(layout: HomeLayout) -> Iterator[None]:
 
 
 def _require_same_settings(layout: HomeLayout, settings: Settings) -> None:
-    """Raise Permanent if the running platform was started with other settings."""
+    """Raise Permanent if the running platform was started with other settings.
+
+    Secrets are saved masked, so a change from one secret to another is not noticed.
+    """
     running, wanted = layout.started_with(), settings.model_dump(mode="json")
     differences = [
         f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]

@@ -26,9 +26,9 @@ def wait_healthy(
     within_s: float,
     preparation: "Future[None] | None" = None,
 ) -> None:
-    """Wait until all programs are healthy at the same time. If the future `preparation` fails meanwhile, raise its error.
+    """Wait until all programs are healthy at the same time.
 
-    The end of `preparation` is not awaited.
+    `preparation` is what the caller runs in a thread meanwhile (None: nothing): its error is raised, but its end is not awaited.
 
     Raises:
         Permanent: the supervisor has ended, or a program keeps failing.

@@ -31,7 +31,7 @@ class Admission:
                 return False
         if connect is None:
             return True
-        # EMQX refuses this too: a client without an id cannot resume a session.
+        # As in EMQX, a client on MQTT 5 that asks to resume a session must name it by a client id.
         resumes_without_id = connect.version >= 5 and not connect.client_id and not connect.clean_start
         return connect.client_id not in RESERVED_CLIENT_IDS and not resumes_without_id
 
@@ -39,13 +39,20 @@ class Admission:
         """Log the refusal, and return the CONNACK for the client; empty if its bytes are not MQTT (`connect` is None)."""
         client_id, username = (connect.client_id, connect.username) if connect else (None, None)
         certificate = self._identity.name if self._identity is not None else None
-        log.warning("client refused: invalid certificate or names", client=client_id, username=username, certificate=certificate)
+        log.warning(
+            "client refused: certificate, names or packet not allowed",
+            client=client_id,
+            username=username,
+            certificate=certificate,
+        )
         return b"" if connect is None else connack_refusing_client_id(connect.version)
 
     def has_certificate_become_invalid(self) -> bool:
-        """Whether the certificate of an admitted client has expired or was revoked since. Logs it if so."""
+        """Whether the certificate has expired or was revoked since the client was admitted. Logs the disconnection if so."""
         identity = self._identity
         if identity is None or self._certificates is None or not self._certificates.is_invalid(identity):
             return False
-        log.warning("client certificate expired or revoked", certificate=identity.name, serial=f"{identity.serial:x}")
+        log.warning(
+            "client disconnected: certificate expired or revoked", certificate=identity.name, serial=f"{identity.serial:x}"
+        )
         return True

@@ -94,7 +94,7 @@ class ProxiedConnection:
         if self.broker.transport is not None:
             self.broker.transport.write(data)
             return
-        self._for_broker += data
+        self._for_broker += data  # there is no connection to the broker yet
         is_first_packet_known = self._has_connect() or observer.up.unobserved
         if is_first_packet_known and not self._dialled:
             self._dialled = True
@@ -128,7 +128,7 @@ class ProxiedConnection:
             data,
             # A later packet may have to be replaced as a whole; the CONNECT never is.
             holds_incomplete=lambda: not observer.up.unobserved and self._has_connect(),
-            is_enough=lambda: self._opening and self._has_connect(),
+            is_enough=lambda: self._opening and self._has_connect(),  # the bytes after the CONNECT must wait
         )
         if rest:
             self._keep_until_connack(rest)
@@ -214,6 +214,7 @@ class ProxiedConnection:
         elif self._connack[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not support
             observer.down.unobserved = True
             self._release_connack()
+        # Otherwise the CONNACK is incomplete: wait for the rest of it.
 
     def _release_connack(self) -> None:
         """Forward the CONNACK, then the bytes of broker and client that have waited for it."""

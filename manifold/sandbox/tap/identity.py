@@ -73,7 +73,10 @@ class Certificates:
         self._revoked = revoked_serials(self._ca, self._revocation_list)
 
     def reload_if_changed(self) -> None:
-        """Reload the files if they have changed, for new connections. After an error, the next call retries."""
+        """Reload the files if they have changed: certificates apply to new connections, revocations to all.
+
+        After an error, the next call retries.
+        """
         file_states = self._read_file_states()
         if file_states == self._file_states:
             return
@@ -81,8 +84,9 @@ class Certificates:
             newest = server_context(self._ca, self._server)  # a new context, because trusted CAs cannot be removed from one
             self._revoked = revoked_serials(self._ca, self._revocation_list)
         except (OSError, ValueError) as exc:
+            folder = str(self._ca.parent)
             # The reason is sufficient without a traceback.
-            log.error("tap certificates cannot be read; the old ones stay in use", reason=str(exc))  # noqa: TRY400
+            log.error("tap certificates cannot be read; the old ones stay in use", folder=folder, reason=str(exc))  # noqa: TRY400
             return
         self._file_states, self._newest = file_states, newest
         log.info("tap certificates reloaded", revoked_certificates=len(self._revoked))

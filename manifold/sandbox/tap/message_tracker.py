@@ -59,7 +59,7 @@ class MessageTracker:
         owner = _owner_of(match)
         sent = Sent(owner, topic, self.client_id, props, crc, size)
         store = self._sessions.store
-        publication = store.find_undelivered(sent) if head.dup else None
+        publication = store.find_undelivered(sent) if head.dup else None  # a repetition is not stored a second time
         if publication is None:
             vehicle_session = self._sessions.by_id.get(owner.decode("utf-8", "replace"))
             # A vehicle on MQTT 5 gets the properties in the packet itself, so they need not survive a restart of the tap.
@@ -82,7 +82,7 @@ class MessageTracker:
         return head.topic or aliases.get(alias, b"")
 
     def on_broker_ack(self, body: bytes) -> None:
-        """Handle the broker's PUBACK or PUBREC for a PUBLISH of the client."""
+        """Handle the broker's PUBACK or PUBREC for a PUBLISH of the client: forget a message that no vehicle will get."""
         mid, reason, _ = read_ack(body, self.version)
         unconfirmed = self._unconfirmed.pop(mid, None)
         if unconfirmed is None:
@@ -140,7 +140,7 @@ class MessageTracker:
             return
         topic_text = topic.decode("utf-8", "replace")
         delivery = session.inflight.get(head.mid) if head.dup else None
-        if delivery is None or delivery.topic != topic_text:
+        if delivery is None or delivery.topic != topic_text:  # not a repetition; with another topic, the packet id was reused
             store = self._sessions.store
             received = Sent(_owner_of(match), topic, self.client_id, props, crc, size)
             publication = store.match_delivery(received, self._sessions.now_ms(), by_payload=self.version < 5)

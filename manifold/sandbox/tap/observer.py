@@ -85,7 +85,7 @@ class SessionObserver:
         self.stage = Stage.CONNECTING
         self.client_id = self._messages.client_id = connect.client_id
         self._messages.version = self._client.version = self._broker.version = connect.version
-        self._client.stop()
+        self._client.stop()  # the bytes after the CONNECT are not observed before the CONNACK is forwarded
         self._client.kinds = _FROM_VEHICLE
         self._client.wanted = self._is_wanted_publish
         self._client.computes_crc = True
@@ -94,9 +94,9 @@ class SessionObserver:
     def _on_connack(self, body: bytes) -> None:
         """Handle the CONNACK: open the session unless it was refused, and choose the packets to observe from now on."""
         connect = self.connect_packet
-        self._broker.stop()
+        self._broker.stop()  # the bytes after the CONNACK are not observed before it is forwarded
         if connect is None or self.stage is not Stage.CONNECTING:
-            return
+            return  # the connection has ended meanwhile, or had no CONNECT
         self._sessions.unregister(self)
         session_present, reason, props = read_connack(body, self._messages.version)
         if reason:
@@ -167,7 +167,7 @@ class SessionObserver:
         """Return EMQX's name of the most probable reason for which the broker closed without a DISCONNECT."""
         if self._rights.fault is not None:
             return events.reason_name(self._rights.fault)
-        if self.up.unobserved:
+        if self.up.unobserved:  # the client's bytes were not MQTT
             return "protocol_error"
         keepalive_s = self.connect_packet.keepalive_s if self.connect_packet else 0  # 0: the client may be silent forever
         is_overdue = keepalive_s > 0 and silent_for_s >= keepalive_s * KEEPALIVE_FACTOR
@@ -192,7 +192,7 @@ class SessionObserver:
         self._end_reason = reason
         session = self._messages.session
         if session is None:
-            return
+            return  # the connection is silent
         now_ms = self._sessions.now_ms()
         fields = events.disconnected(now_ms, self.client_id, self._messages.version, reason, props, self._connected_at_ms)
         self._sessions.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
@@ -225,13 +225,13 @@ class SessionObserver:
         return self._sessions.is_request(topic)
 
     def _on_filters_requested(self, kind: int, body: bytes) -> None:
-        """Handle a SUBSCRIBE or UNSUBSCRIBE: replace it by one with the granted filters, unless all are granted."""
+        """Handle a SUBSCRIBE or UNSUBSCRIBE: replace it if a filter is refused or invalid; track the granted filters."""
         username = self.connect_packet.username if self.connect_packet else None
         decision = self._rights.decide(kind, body, self._messages.version, self.client_id, username or "")
         if decision.replacement is not None:
             original_size = len(packet(kind << 4 | 2, body))
             self.up.replacement = original_size, decision.replacement
-            self._client.stop()
+            self._client.stop()  # `up` replaces the packet at which the scanner stops
         if decision.granted is not None and not self.is_silent:
             self._messages.on_filters_requested(kind, decision.granted)
 

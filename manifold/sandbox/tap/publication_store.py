@@ -95,7 +95,7 @@ class PublicationStore:
         return publication
 
     def find_undelivered(self, sent: Sent) -> Publication | None:
-        """Return the publication with this PUBLISH that no client has received yet; None if there is none."""
+        """Return the stored publication of which this PUBLISH is a repetition, if no client has received it yet; else None."""
         for publication in self._by_owner.get(sent.owner, {}).values():
             if publication.sent == sent and not publication.received_by:
                 return publication
@@ -193,7 +193,7 @@ class PublicationStore:
         if self._file >= 0:
             os.close(self._file)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        self._lines.clear()
+        self._lines.clear()  # the new file already reflects them
         self._file_bytes = len(data)
         self._compact_at_bytes = 2 * len(data) + REWRITE_BYTES
 

@@ -128,7 +128,7 @@ class Scanner:
         buffer += data[offset:part_end]
         if len(buffer) == self._needed:
             next_offset = self._packet(bytes(buffer), 0, len(buffer))
-            if next_offset is not None:
+            if next_offset is not None:  # None: `_packet` has raised `_needed`
                 buffer.clear()
         return part_end
 

@@ -65,9 +65,7 @@ class Tap:
             servers = await self._listen()
             certificate_watch = tasks.create_task(self._watch_certificates(), name="tap.certificates")
             self.listening = True
-            log.info(
-                "tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, stored_publications=len(self.store)
-            )
+            log.info("tap listens", port=settings.mqtt_port, tls=settings.tls, stored_publications=len(self.store))
             try:
                 await stop.wait()
             finally:

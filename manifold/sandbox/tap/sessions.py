@@ -114,6 +114,7 @@ class Sessions:
         if session is None or not session_present:
             if not session_present:  # the broker has discarded the old session, and its messages with it
                 self.store.forget_owner(client_id.encode())
+            # A session that the broker has, but the tap has not, is older than this tap.
             filters: dict[str, int] | None = None if session_present else {}
             session = self.by_id[client_id] = Session(client_id, version, filters)
         session.version, session.holder, session.expires_at_ms = version, holder, None
