@@ -67,11 +67,11 @@ class NewSegments(DataSourceStreamReader):
         interval = None if lists_all else Interval(now - RECENT, now + AHEAD)
         new = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), interval)
         max_segments = settings.stream_max_segments
-        first_segments = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
-        if lists_all and len(first_segments) <= max_segments:  # otherwise the next micro-batch needs the whole listing again
+        listed = list(islice(new, max_segments + 1))  # one more than the limit tells whether some are left over
+        offered = next(groups_of(listed[:max_segments], settings.ingest_max_bytes), [])
+        if lists_all and len(offered) == len(listed):  # otherwise the next micro-batch needs the whole listing again
             self.listed_all_at = now
-        groups = groups_of(first_segments[:max_segments], settings.ingest_max_bytes)
-        return next(groups, [])  # the segments after the first group are offered the next time
+        return offered
 
 
 def source_of(settings: Settings) -> type[DataSource]:
