@@ -38,8 +38,9 @@ def send(
         recipients += _read_lines(vins_from)
     payload = _read_file(data_from) if data_from else None
     trigger = _read_file(trigger_from) if trigger_from else None
-    has_trigger_for_known_data = bool(recipients and data_id)
-    if payload is None and trigger is None and not has_trigger_for_known_data:
+    if recipients and payload is None and not data_id:
+        fail(f"{recipients[0]} has no data to get; give --data FILE or --data-id ID", USAGE)
+    if payload is None and trigger is None and not recipients:
         fail("there is nothing to send; give --data FILE, or VINs with --data-id ID, or --trigger FILE", USAGE)
     if payload is not None and not data_id:
         data_id = sha1_hex(payload)

@@ -237,6 +237,7 @@ def test_a_repeated_trigger_is_a_duplicate_and_a_bad_one_is_refused(platform: Se
     ("arguments", "message"),
     [
         pytest.param(["send"], "there is nothing to send", id="nothing to send"),
+        pytest.param(["send", "VIN-1", "--trigger", "/dev/null"], "VIN-1 has no data to get", id="a VIN without data"),
         pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a missing file"),
         pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
         pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
