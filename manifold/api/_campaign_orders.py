@@ -71,7 +71,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
         fields = body.model_dump()
         fields["campaign"] = campaign
         fields["by"] = caller.name
-        fields["token"] = body.token or secrets.token_hex(16)
+        fields["token"] = body.token or secrets.token_hex(16)  # of this order: with the same token, it counts once
         fields["if_version"] = int(if_match.strip('"')) if if_match else None
         try:
             command = campaigns.build_order(order_type, fields)
@@ -93,7 +93,7 @@ def campaign_order_routes(sources: Sources) -> APIRouter:
         policy = proposals.policy_of(sources.settings)
         now_ms = wall_clock_ms()
         async with order_limit:
-            targets_of_file = None  # a request has no file of targets
+            targets_of_file = None  # a request has no file of targets, so no list of targets is published below either
             campaign = await asyncio.to_thread(proposals.examined, body.plan, targets_of_file, policy, now_ms)
             if isinstance(campaign, Refused):
                 return problem(422, campaign.reason)

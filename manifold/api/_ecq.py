@@ -38,7 +38,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
         """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
-        if sources.settings.direct_enqueue:
+        if sources.settings.direct_enqueue:  # otherwise Redis lacks recent writes, because only pipelines fill the queues
             queue = await _queue_in_redis(sources, client_id, page)
             if queue is not None:
                 return _model_of(queue)

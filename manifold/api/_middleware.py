@@ -28,7 +28,7 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # the start and the end of the application
             await self._app(scope, receive, send)
             return
         max_bytes = MAX_PLAN_BYTES if scope["path"].startswith(CAMPAIGNS_PATH) else MAX_BODY_BYTES

@@ -137,7 +137,7 @@ def _presence(fields: list[bytes | None], presence_ms: int) -> Presence | None:
     is_here = connected == "yes" or was_heard_lately
     return Presence.model_construct(
         here=is_here,
-        listening=is_here and subscribed != "no",
+        listening=is_here and subscribed != "no",  # unknown counts as subscribed
         since=instant_of(int(since)) if since else None,
         heard_at=instant_of(int(heard)) if heard else None,
     )

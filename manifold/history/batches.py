@@ -18,7 +18,10 @@ from manifold.settings import Settings
 
 @dataclass(slots=True)
 class TriggerPage:
-    """A page of triggers, oldest first, with the entries of the newest triggers as recorded, as far as the entry limit allows."""
+    """A page of triggers, oldest first, with the entries of the newest triggers, as far as the entry limit allows.
+
+    The entries do not have their outcomes from the archive and their states in the queues yet.
+    """
 
     batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # `before` of the next page; None: no older triggers
@@ -50,6 +53,7 @@ class Batches:
         """Return the newest triggers within the bounds, with the states of their entries.
 
         Entries beyond `bounds.entries` are not looked up individually; if the lake has no outcome for them, they count as `open`.
+        If a recorder does not answer, its most recent triggers may be missing.
         """
         close_segments(self._settings)  # the VINs of a recent trigger are only in the archive, once its segment is closed
         page = self.page(bounds)
@@ -90,9 +94,10 @@ class Batches:
         return read_recorded(self._settings, page.ingested, seqs=seqs)
 
     def entries(self, page: TriggerPage, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
-        """Yield the entries of a trigger as recorded; if `vins` is not empty, only those of these vehicles.
+        """Yield the entries of a trigger; if `vins` is not empty, only those of these vehicles.
 
-        The entries are read lazily, because a trigger may have a million.
+        As in `page`, outcomes from the archive and states in the queues are missing. The entries are read lazily, because a
+        trigger may have a million.
         """
         entries: Iterable[EntryHistory]
         if batch.seq in page.entries:

@@ -35,6 +35,7 @@ class Queued:
     def is_sufficient(self) -> bool:
         """Whether Redis alone has the whole queue, so that archive and lake need not be read."""
         messages = self.reply.messages
+        # An empty queue does not suffice: archive and lake may know messages that Redis has removed.
         has_all_sizes = bool(messages) and all(message.size_bytes is not None for message in messages)
         return self.is_loaded and has_all_sizes and not _is_recent_expiry(self.reply.expired_at_ms)
 

@@ -68,6 +68,7 @@ def merged(
             elif on_record.seq == message.seq and state.expired_at(message.seq) is None:
                 # Of the same message, Redis has the newer state, and archive and lake may have the size.
                 live[message.key] = message.with_size_if_unknown(on_record.size_bytes)
+            # Otherwise archive and lake have a newer message, or the expiry of this one, and theirs stays.
         if queued.reply.acked_seq is not None:
             acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)
     entries = sorted(live.values(), key=lambda message: message.seq)

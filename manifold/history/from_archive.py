@@ -57,7 +57,7 @@ class RecordedTrigger:
 def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> RecordedInArchive:
     """Read the triggers and outcomes of the vehicle `vin`; without `vin`, read the outcomes of the triggers `seqs`.
 
-    The segments whose paths are in `ingested` are not read.
+    With `vin`, there may also be outcomes of other vehicles. The segments whose paths are in `ingested` are not read.
     """
     recorded = RecordedInArchive()
     if vin:
@@ -80,8 +80,8 @@ def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs
 def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, bounds: Bounds) -> dict[int, RecordedTrigger]:
     """Return by seq the newest triggers of a request_id from segments whose paths are not in `ingested`.
 
-    One trigger more than `bounds.limit` is returned if there are more. At most `bounds.entries` VINs are kept in memory, plus
-    those of one trigger.
+    If there are more triggers than `bounds.limit`, one more is returned, which shows that there is another page. At most
+    `bounds.entries` VINs are kept in memory, plus those of one trigger.
     """
     triggers: dict[int, RecordedTrigger] = {}
     for seq, trigger in _triggers_containing(settings, ingested, request_id):

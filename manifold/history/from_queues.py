@@ -117,7 +117,8 @@ def _with_current_state(
 ) -> EntryHistory:
     """Return an open entry with its current state, from the replies of Redis.
 
-    An entry that was accepted before `retention_start` has expired, even if its outcome is not recorded yet.
+    `parked` and `done` are the entry's scores in these sets; None: it is not in the set. The score in `done` is the code of its
+    outcome. An entry that was accepted before `retention_start` has expired, even if its outcome is not recorded yet.
     """
     in_flight_seq, published_at, in_flight_attempts = inflight
     if in_flight_seq is not None and int(in_flight_seq) == entry.seq:

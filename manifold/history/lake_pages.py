@@ -78,7 +78,7 @@ class _Files:
             if is_over_row_limit and not would_lose_all:
                 for seq in found.keys() - complete_seqs:
                     del found[seq]
-                return top_seq + 1
+                return top_seq + 1  # the next page begins with the files that were not read
             read(group)
             rows_read += group_rows
             _keep_newest(found, bounds.limit + 1)  # one more than a page shows whether older rows follow

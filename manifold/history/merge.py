@@ -115,7 +115,7 @@ class History:
         ended = {seq for seq in ended_seqs(self._redis, vin) if seq_bounds.contains(seq)}
         if ended - with_outcome:  # these outcomes may still be in a recorder's journal: flush the journals and read again
             failures = close_segments(self._settings)
-            if not failures:
+            if not failures:  # on a failure, these outcomes come from the queues, without times and attempts
                 recorded = read_recorded(self._settings, ingested, vin=vin)
         for seq, trigger in recorded.triggers:
             if seq_bounds.contains(seq):

@@ -181,6 +181,7 @@ class Reconnector:
                 self._on_packet(packet)
 
     def _handle_undecodable(self, packet: bytes, reason: str) -> None:
+        """Note why the connection ends if this is a CONNACK or DISCONNECT; pass on any other packet."""
         match packet[0] >> 4:
             case _raw.CONNACK:
                 self._why_lost = f"its answer cannot be read: {reason}"

@@ -36,7 +36,7 @@ class Subscriptions:
     def add(self, filters: Iterable[str], qos: int) -> "asyncio.Future[None]":
         """Add topic filters. The returned future completes when the broker has confirmed all filters of the client.
 
-        It raises Permanent if the broker refuses a filter.
+        The future raises Permanent if the broker refuses a filter.
         """
         self._filters.update(dict.fromkeys(filters, qos))
         self._confirmed = False

@@ -39,7 +39,7 @@ class Answers:
         self.on_arrived: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
-        if self._settings.campaign_answers:
+        if self._settings.campaign_answers:  # otherwise nothing is subscribed, and no answer ever arrives
             self._mqtt.on_message = self._mqtt.on_unreadable = self._put
             self._mqtt.on_resumed = self._forget_redelivered
             topic_filter = topics.response_filter(self._settings.topic_prefix)
@@ -62,7 +62,7 @@ class Answers:
 
     @property
     def problem(self) -> str | None:
-        """Why no answers arrive; None if they can arrive."""
+        """Why no answers arrive; None if they can arrive, or if the setting `campaign_answers` turns them off."""
         if self._mqtt.ready or not self._settings.campaign_answers:
             return None
         return f"not subscribed to answers of vehicles at {self._settings.mqtt}"
@@ -92,7 +92,7 @@ class Answers:
         admission = self._limit.judge(message)
         if admission is Admission.DROPPED:
             self._ignore(message, "dropped")
-        elif self._window.admit(message):  # False for QoS 0 under load: dropped and counted there
+        elif self._window.admit(message):  # if not, the window has dropped and counted a QoS 0 answer
             self._waiting.append((message, admission))
             self.on_arrived()
 

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class Brakes:
-    """The brakes that this recorder hands over. `queues` must not use a guarded client, because brakes may go to any Redis.
+    """The brakes that this recorder hands over. `queues` needs a plain client (`open_plain`): brakes may go to any Redis.
 
     Orders that are older than the retention of entries are not handed over again, because no entry is left for them to stop.
     """
@@ -71,7 +71,8 @@ class Brakes:
             try:
                 await self._queues.brake(missed)
             except RedisError:
-                continue
+                continue  # the event is still set: try again
+            # Keep what `hand_over` has added in the meantime.
             del self._missed[: len(missed)]
             if not self._missed:
                 self._has_missed.clear()
@@ -87,7 +88,7 @@ class Brakes:
                 brakings = await asyncio.to_thread(self._recorded_brakes)
                 await self._queues.brake(brakings)
             except (RedisError, OSError, pa.ArrowException):
-                continue
+                continue  # the event is still set: try again
             if self._incomplete_redis is redis_before:  # otherwise another Redis is in use by now and lacks these brakes
                 self._complete_redis, self._incomplete_redis = redis_before, None
                 self._is_incomplete.clear()
@@ -104,8 +105,8 @@ class Brakes:
             brakes_in_redis: Mapping[str, Brake] = {}
             if changed_count != len(brakings):  # Redis has the same order or a later one already, which may be a resumption
                 brakes_in_redis = (await self._queues.brakes()).brakes
-        except (RedisError, ValueError) as exc:
-            self._complete_redis = self._incomplete_redis = None
+        except (RedisError, ValueError) as exc:  # ValueError: the brakes in Redis are unreadable
+            self._complete_redis = self._incomplete_redis = None  # so that `recheck` hands all brakes over again
             self._missed += brakings
             self._has_missed.set()
             reason = why(exc)
@@ -117,11 +118,11 @@ class Brakes:
         for incoming, braking in zip(orders, brakings, strict=True):
             incoming.applied = True
             brake = brakes_in_redis.get(braking.campaign)
-            if brake is not None and not brake.is_on:
+            if brake is not None and not brake.is_on:  # otherwise the campaign is stopped, by this order or a later one
                 incoming.not_in_force = LATER_ORDER_IN_FORCE
 
     async def recheck(self) -> None:
-        """Hand all brakes over again if Redis may lack some: it is another process, was emptied, or missed an order.
+        """Hand all brakes over again if Redis may lack some: it has restarted or failed over, was emptied, or missed an order.
 
         If the archive is unreadable, this method hands over only the journal's brakes, and `run` hands over the archive's brakes
         later.
@@ -135,11 +136,11 @@ class Brakes:
             await self._forget_old_brakes_if_due()
         current_redis = redis_run_id, loaded_since
         if loaded_since and current_redis in (self._complete_redis, self._incomplete_redis):
-            return
+            return  # it has all brakes, or `run` will add those of the archive
         try:
             brakings = await asyncio.to_thread(self._recorded_brakes)
         except (OSError, pa.ArrowException) as exc:
-            if not loaded_since:  # no entry of a campaign is sent before all brakes are loaded into this Redis
+            if not loaded_since:  # no entry of a campaign is sent before all brakes are loaded, so waiting is safe
                 raise
             log.warning("archive unreadable; its campaign brakes are handed over as soon as it is readable", reason=str(exc))
             await self._queues.brake(await asyncio.to_thread(self._journaled_brakes))
@@ -155,7 +156,7 @@ class Brakes:
             log.info("campaign brakes handed over to redis again", brakes=len(brakings))
 
     async def _forget_old_brakes_if_due(self) -> None:
-        """Remove the brakes that are older than any entry from Redis, every `FORGET_INTERVAL_S`."""
+        """Every `FORGET_INTERVAL_S`, remove from Redis the brakes that are older than any entry: they stop nothing."""
         if monotonic() < self._forget_at:
             return
         self._forget_at = monotonic() + FORGET_INTERVAL_S

@@ -83,14 +83,14 @@ class CatchUp:
         """Replay the messages that the queues lack, and advance the watermark to the seq that `processed_seq` returns at the end.
 
         Raises:
-            Retryable: the queues are not loaded. This is also so if Redis lost so much that the queues are now marked as not
-                loaded.
+            Retryable: the queues are not loaded, or Redis lost so much that they are now marked as not loaded.
         """
         known_seq = None if self._watermarks is None else self._watermarks.enqueued_seq
         self._watermarks = marks = await self._queues.marks(self._node)
         self._direct_enqueuer.load_id = marks.load_id
         if marks.load_id is None:
             raise Retryable(NOT_LOADED)
+        # A Redis that went back to an older state has a smaller watermark than the one this object knows, or none.
         has_kept_watermark = marks.enqueued_seq is not None and (known_seq is None or marks.enqueued_seq >= known_seq)
         has_lost_nothing = gap.is_same_redis and has_kept_watermark
         first_trigger_seq = await self._first_missing_seq(marks.complete_seq, marks, gap, Stream.TRIGGER)
@@ -114,7 +114,7 @@ class CatchUp:
         if complete_seq is None and marks.is_rebuilt:
             # The rebuild found nothing of this stream in the lake, so everything that is recorded is replayed.
             smallest_seq = await asyncio.to_thread(self._recorded.smallest_seq, 0, gap.last_seq, (stream,))
-            return gap.last_seq + 1 if smallest_seq is None else smallest_seq
+            return gap.last_seq + 1 if smallest_seq is None else smallest_seq  # None: so nothing is missing
         return _seq_after(complete_seq, gap, self._journal.last_seq)
 
     async def _replay_changes(self, marks: Watermarks, gap: Gap, first_trigger_seq: int, first_ecq_seq: int) -> list[EcqChange]:
@@ -141,7 +141,7 @@ class CatchUp:
         if first_change_seq is not None:
             changes_of_rewound = await self._replay_ecq_changes(first_change_seq)
         if first_outcome_seq is not None or first_change_seq is not None:
-            await self._queues.require_full_populate()
+            await self._queues.require_full_populate()  # this Redis may also lack entries that came from the lake
         if needs_rebuild:
             await self._queues.mark_incomplete(marks)
             raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
@@ -194,8 +194,8 @@ class CatchUp:
     async def _replay_ecq(self, first_seq: int, last_seq: int, changes_of_rewound: list[EcqChange] | None) -> None:
         """Replay writes and rewinds; both seqs are inclusive.
 
-        If `changes_of_rewound` is given, it already contains the rewinds, together with the acknowledgements of the same queues.
-        They are then repeated after the writes.
+        `changes_of_rewound` are all rewinds, and the acknowledgements of the same queues: they are repeated after all writes.
+        None: Redis lost nothing, so each rewind is replayed in its place between the writes.
         """
         async for group in self._groups(Stream.ECQ, first_seq, last_seq):
             offered = group

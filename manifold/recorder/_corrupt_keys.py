@@ -38,7 +38,7 @@ class CorruptQueues:
     async def intact_replies(self, replies: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
         """Return the replies of a tolerant batch by owner, without the owners whose queues have corrupt keys.
 
-        A rebuild gives these owners their entries.
+        In such a batch, an error takes the place of a reply. The owners left out get their entries from a later rebuild.
         """
         intact = await self._without_corrupt((fanout_queue(owner), owner, reply) for owner, reply in replies)
         return dict(intact)
@@ -48,7 +48,10 @@ class CorruptQueues:
         return await self._without_corrupt((queue, (queue, verb), reply) for (queue, verb), reply in replies)
 
     async def _without_corrupt(self, replies: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
-        """Return (label, reply) of each (queue, label, reply). Queues with corrupt keys are logged and tracked instead."""
+        """Return (label, reply) of each (queue, label, reply). Queues with corrupt keys are logged and tracked instead.
+
+        A label is what the caller wants back with the reply: the owner, or the queue and the verb.
+        """
         intact = []
         for queue, label, reply in replies:
             if is_corrupt(reply):
@@ -64,7 +67,7 @@ class CorruptQueues:
             await self._check(queue)
 
     async def _check(self, queue: QueueName) -> None:
-        """Track the queue if it has a key of a wrong type and `MAX_REPORTED` allows it; otherwise forget it."""
+        """Track the queue if it has a key of a wrong type; forget it if not. Only `MAX_REPORTED` queues are tracked at a time."""
         description = await self._queues.corrupt_key(queue)
         if description is None:
             self._descriptions.pop(queue, None)

@@ -28,7 +28,10 @@ class DedupeWindow:
         return seq
 
     def correct(self, digest: str, seq: int, first: int) -> None:
-        """Note that trigger `seq` is a duplicate of `first`, which another recorder accepted; so are the duplicates of `seq`."""
+        """Note that trigger `seq` is a duplicate of `first`, which another recorder accepted.
+
+        Triggers that repeat `seq` then count as duplicates of `first`.
+        """
         if self._first.get(digest) == seq:
             self._first[digest] = first
 
@@ -45,6 +48,7 @@ class DedupeWindow:
         return unix_ms_of(seq) - unix_ms_of(first) > self.window_ms
 
     def _forget_before(self, seq: int) -> None:
+        """Forget the oldest triggers, up to the first one whose window still lasts at `seq`."""
         while self._first:
             digest, oldest = next(iter(self._first.items()))
             if not self._has_window_ended(oldest, seq):

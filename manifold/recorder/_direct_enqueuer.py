@@ -71,7 +71,7 @@ class DirectEnqueuer:
     async def end(self, records: Sequence[OutcomeRecord], now_ms: int) -> None:
         """End these entries, whatever their state in the queues.
 
-        Dispatchers are then woken for the owners whose next entry can be claimed.
+        Dispatchers are then woken for the vehicles of the entries that had not ended before, whose next entry can be claimed.
         """
         batch = self._queues.batch()
         for record in records:
@@ -85,7 +85,8 @@ class DirectEnqueuer:
     async def _offer_single(self, incoming: Incoming) -> bool:
         """Enqueue a single trigger for few owners in one round trip, which keeps latency low at light load.
 
-        Returns False, with nothing enqueued, if the message is not such a trigger or the key of its digest is corrupt.
+        Only a trigger without inline data and without a campaign qualifies, within its dedupe window, and not in a cluster. For
+        any other message, or if the key of its digest is corrupt, nothing is enqueued and False is returned.
         """
         trigger, digest, now_ms = incoming.trigger, incoming.digest, wall_clock_ms()
         dedupe_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
@@ -108,15 +109,16 @@ class DirectEnqueuer:
         if any(reply.word == "unloaded" for reply in replies.values()):
             raise Retryable(why_not_loaded(await self._queues.redis.get(keys.LOADED)))
         self._mark_if_duplicate(incoming, registered_seq)
-        if incoming.offerable:
+        if incoming.offerable:  # of a duplicate, nothing was enqueued
             await self._count_and_report(replies, len(replies), now_ms)
         incoming.applied = incoming.offerable
         return True
 
     async def _mark_duplicates(self, offered: Sequence[Incoming]) -> set[str]:
-        """Mark the triggers that repeat one of any recorder, and return the data_ids of the offered data that Redis lacks.
+        """Mark each trigger that repeats an earlier trigger of this or another recorder, by their digests in Redis.
 
-        All of it takes one round trip, in which a trigger that is new registers its digest.
+        Returns the data_ids of the offered data messages whose data Redis lacks. All takes one round trip, in which each new
+        trigger registers its digest.
 
         Raises:
             Retryable: the queues are not of the load `load_id`.
@@ -142,14 +144,14 @@ class DirectEnqueuer:
             raise Retryable(why_not_loaded(load_id))
         dedupe_replies, exists_replies = replies[: len(triggers)], replies[len(triggers) :]
         for incoming, reply in zip(triggers, dedupe_replies, strict=True):
-            if not is_corrupt(reply):
+            if not is_corrupt(reply):  # a trigger whose key is corrupt counts as new
                 self._mark_if_duplicate(incoming, _seq_or_none(reply))
         return {data_id for data_id, exists in zip(data_ids, exists_replies, strict=True) if not exists}
 
     async def _store(self, incoming: Incoming, data: Data, unknown_data_ids: set[str]) -> None:
         """Store the data of a message in Redis; refuse the message if Redis or the lake has other bytes under its data_id.
 
-        The lake is only read for `unknown_data_ids`, from which the data_id is then removed.
+        The lake is only read for `unknown_data_ids`, from which the data_id is then removed, so that it is read once.
         """
         payload_in_lake: bytes | None = None
         if data.data_id in unknown_data_ids:
@@ -160,7 +162,7 @@ class DirectEnqueuer:
             differs = await self._store_in_redis(data)
         if differs:
             incoming.refused_because = f"data_id {data.data_id!r} is known with other bytes; publish these under another data_id"
-            if incoming.digest is not None:
+            if incoming.digest is not None:  # a trigger that repeats this refused one is no duplicate
                 self._dedupe.forget(incoming.digest, incoming.seq)
                 await self._queues.redis.delete(keys.dedupe(incoming.digest))
 
@@ -214,7 +216,10 @@ class DirectEnqueuer:
             self._dedupe.correct(str(incoming.digest), incoming.seq, registered_seq)
 
     async def _count_and_report(self, replies: Mapping[Owner, EnqueueReply], offered: int, now_ms: int) -> None:
-        """Count how many of `offered` entries were queued, and write the outcomes of the entries that they superseded."""
+        """Count how many of the offered entries were queued, or known before; write the outcomes of those that they superseded.
+
+        `offered` is the number of entries offered.
+        """
         queued = sum(reply.queued for reply in replies.values())
         _metrics.ENTRIES.labels("queued").inc(queued)
         _metrics.ENTRIES.labels("known").inc(offered - queued)

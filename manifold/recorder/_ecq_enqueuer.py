@@ -50,7 +50,7 @@ class EcqEnqueuer:
     async def _offer(self, messages: Sequence[Incoming], load_id: bytes) -> None:
         """Enqueue the writes and rewinds of one round trip; raises Retryable if the queues are of another load than `load_id`."""
         in_cluster, now_ms = is_cluster(self._queues.redis), wall_clock_ms()
-        if in_cluster:
+        if in_cluster:  # elsewhere, the verb of each write checks this itself
             loaded = await self._queues.redis.get(keys.LOADED)
             if loaded != load_id:
                 raise Retryable(why_not_loaded(loaded))

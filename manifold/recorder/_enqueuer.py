@@ -31,7 +31,7 @@ Group = tuple[JournalFile, list[Incoming]]
 
 
 class Enqueuer:
-    """Enqueues messages from the journal. `settle` is called for each message afterwards, in seq order.
+    """Enqueues messages from the journal. Afterwards, `settle` is called for each, in seq order, and acknowledges it.
 
     While the queues are unavailable, messages are settled as not applied, and `suspended` says why. When the queues are available
     again, everything that they lack is enqueued first. Redis itself keeps the watermark, which is updated every second after the
@@ -68,7 +68,10 @@ class Enqueuer:
         return self._groups.empty() and not self._busy
 
     async def start(self, last_seq: int, first_unsettled: int | None) -> None:
-        """Take over from an earlier process. Its unsettled messages, from `first_unsettled` on, may or may not be enqueued."""
+        """Take over from an earlier process, which assigned seqs up to `last_seq`.
+
+        Its messages from `first_unsettled` on may not be enqueued, so the gap begins there at the latest. None: all are enqueued.
+        """
         state = self._state.state
         self._processed_seq = last_seq
         if self._direct_enqueuer is None:
@@ -102,7 +105,10 @@ class Enqueuer:
                 self._groups.put_nowait(None)
 
     async def _drop_obsolete_watermark(self) -> None:
-        """Delete the watermark that an earlier process of this recorder, with the direct enqueue on, may have left behind."""
+        """Delete the watermark that an earlier process of this recorder, with the direct enqueue on, may have left behind.
+
+        A recorder with a watermark would count as one that enqueues. Retries until Redis is available.
+        """
         while True:
             try:
                 await self._catch_up.drop_watermark()
@@ -123,6 +129,7 @@ class Enqueuer:
                 await self._suspend(why(exc), group)
         elif self._direct_enqueuer is not None and self._state.state.gap_since is None:
             await self._suspend(str(self.suspended), group)  # suspended before, but this is the first group that is missed
+        # Otherwise the direct enqueue is off, or this group lies within the gap: it is only settled.
         annotations = [incoming.annotation for incoming in group if was_offerable(incoming)]
         if annotations:
             self._journal.annotate(file, annotations)
@@ -138,7 +145,7 @@ class Enqueuer:
             since_seq = group[0].seq if group else self._processed_seq + 1
             log.warning("direct enqueue suspended", reason=reason, since_seq=since_seq)
         self.suspended = reason
-        self._run_id_guard.expected = None
+        self._run_id_guard.expected = None  # until `_try_resume` knows which Redis it is to be
         _metrics.DIRECT_ENQUEUE.set(0)
         if group and self._state.state.gap_since is None:
             self._state.state.gap_since = group[0].seq

@@ -41,7 +41,7 @@ class Freshness:
         oldest, broken_severities = measured
         for severity in Severity:
             _metrics.LAKE_BROKEN_RULES.labels(severity).set(broken_severities.count(severity))
-        age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
+        age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0  # None: the lake has every segment
         _metrics.LAKE_AGE_SECONDS.set(age_s)
         was_late = self._is_late
         self._is_late = age_s > self._settings.lake_late_seconds

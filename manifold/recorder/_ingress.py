@@ -21,11 +21,11 @@ LARGE_PAYLOAD_BYTES = 256 << 10  # larger payloads are validated in a thread, to
 
 
 class IngressWriter:
-    """Records messages and outcomes in groups, whenever `wait_until_may_record` returns.
+    """Records messages and outcomes in groups. Before each, `wait_until_may_record` waits until the lease permits new seqs.
 
     `hand_over` gets the new messages of each group once the group is on disk. `answer` then gets the messages that are answered
-    without being recorded: redelivered messages that were recorded before, and dropped ones. With each group, a few answers of
-    vehicles are recorded too, after all other messages.
+    without being recorded: redelivered messages that were recorded before, and dropped ones. At the end of each group, a limited
+    number of answers of vehicles is recorded.
     """
 
     def __init__(

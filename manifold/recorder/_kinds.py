@@ -14,6 +14,7 @@ def stream_of(topic: str) -> Stream:
         return Stream.ECQ
     if topic == topics.CAMPAIGN:
         return Stream.CAMPAIGN
+    # Releases of campaigns, and messages on unknown topics, are recorded with the triggers.
     return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
 
 
@@ -39,7 +40,7 @@ def parse_dispatcher_record(payload: bytes) -> OutcomeRecord | EcqAck:
     Raises:
         ValueError: it is neither an outcome nor an acknowledgement; the message says why.
     """
-    if b'"client_id"' not in payload:
+    if b'"client_id"' not in payload:  # every acknowledgement contains it
         return OutcomeRecord.from_wire(payload)
     try:
         return EcqAck.from_wire(payload)

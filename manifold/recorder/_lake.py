@@ -22,9 +22,8 @@ THREADS = 4
 # Timeouts of a read of one row, and of a scan. The first exceeds the 30 s after which a file read gives up: if a slow lake
 # counted as one that lacks the data, other bytes under the same data_id would be accepted.
 ROW_TIMEOUT_S, SCAN_TIMEOUT_S = 60.0, 600.0
-OVERLAP = timedelta(
-    days=1
-)  # between the times read by two refreshes: data received up to this long before a refresh may be ingested after the refresh
+# How far a refresh reads back behind the previous one: data that was received before a refresh may be ingested after it.
+OVERLAP = timedelta(days=1)
 T = TypeVar("T")
 
 
@@ -61,7 +60,7 @@ class Lake:
             started = datetime.now(UTC)
             since = None if self._read_until is None else self._read_until - OVERLAP
             data_ids: list[str] | None = await self.ask(partial(read_data_ids, since=since), None)
-            if data_ids is not None:
+            if data_ids is not None:  # None: the lake is unavailable, and the next refresh covers this time as well
                 self._hashes = (self._hashes or set()) | {hash(data_id) for data_id in data_ids}
                 self._read_until = started
             await asyncio.sleep(REFRESH_S)

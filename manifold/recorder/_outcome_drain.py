@@ -22,7 +22,10 @@ log = structlog.get_logger(__name__)
 
 
 class OutcomeDrain:
-    """Drains the outcomes stream. `record` returns once the outcomes are on disk; only then are they removed from Redis."""
+    """Drains the outcomes stream as the consumer named `consumer`, up to `batch` outcomes at a time.
+
+    `record` returns once the outcomes are on disk; only then are they removed from Redis.
+    """
 
     def __init__(self, queues: Queues, consumer: str, batch: int, record: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:
         self.problem: str | None = None

@@ -46,19 +46,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Incoming:
-    """One message on its way through the recorder. The hand-over to the queues sets the last four fields."""
+    """One message on its way through the recorder. The hand-over to the queues sets or changes the last four fields."""
 
     envelope: Envelope
     message: Message | None = None  # None if the message is replayed from the journal or the archive, or is an outcome
     trigger: Trigger | None = None
     data: Data | None = None
-    digest: str | None = None
+    digest: str | None = None  # of the trigger, by which duplicates are found
     ecq: Append | Rewind | None = None
     braking: Braking | None = None
     is_redelivered: bool = False  # recorded before with this seq, so it is only acknowledged, with a receipt
     is_dropped: bool = False  # over the rate limit and not recorded; its seq is that of the recorded refusal
-    applied: bool = False
-    duplicate_of: int | None = None
+    applied: bool = False  # whether it took effect, in the queues or as a brake
+    duplicate_of: int | None = None  # seq of the earlier trigger that this one repeats
     refused_because: str | None = None
     not_in_force: str | None = None  # why an order that brakes a campaign has no effect yet
 
@@ -106,6 +106,7 @@ class Parser:
         `parsed` is the result of the validation if it has already taken place; `redelivered` is the earlier record of a
         redelivered message. Invalid input is refused and never raises; so is a message whose validation raises any exception.
         """
+        # A redelivered message was counted by the rate limit when it first arrived.
         admission = self._rewinds.judge(message) if redelivered is None else Admission.ADMITTED
         if admission is not Admission.ADMITTED:
             stream, content = self._rate_limit_refusal(message)
@@ -124,7 +125,7 @@ class Parser:
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_redelivered=redelivered is not None)
         incoming.is_dropped = admission is Admission.DROPPED
-        match answered:  # other orders of campaigns are only recorded
+        match answered:  # other orders of campaigns are only recorded, and None is only answered
             case Refused(reason):
                 incoming.refused_because = encodable(reason)
             case Data():
@@ -198,9 +199,9 @@ class Parser:
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
     def _seq_for(self, message: Message, admission: Admission) -> int:
-        """Assign the message a new seq, under which the rate limit remembers a refusal that exceeds it.
+        """Return a new seq; for a dropped message, return the seq of the recorded refusal that stands for it.
 
-        A dropped message gets the seq of the recorded refusal instead.
+        If the rate limit refuses the message, it remembers the new seq for the messages that it drops next.
         """
         if admission is Admission.DROPPED:
             return self._rewinds.refusal_seq(message)
@@ -252,7 +253,7 @@ class Parser:
         return Refused(f"unknown topic {shown(topic)}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
 
     def _set_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
-        """Set the trigger, its digest and, if it is a duplicate, the seq of the original; `headers` are those of the envelope."""
+        """Set the trigger, its digest and, if it is a duplicate, the seq of the original; the envelope's `headers` get both."""
         incoming.trigger = trigger
         if trigger.data is not None:
             headers[INLINE] = self._settings.inline_encoding

@@ -75,7 +75,7 @@ class PoisonGuard:
         return bool(self._suspects) and _digest(message) in self._suspects
 
     async def parse(self, message: Message) -> Parsed:
-        """Parse the message in a child process; refuse it if that process dies, too."""
+        """Parse the message in a child process; refuse it if parsing kills that process."""
         with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
             parsing = pool.submit(_parse, self._settings, message.topic, message.payload)
             try:

@@ -51,8 +51,8 @@ def answering_vehicle(message: Message) -> str:
 class RateLimit:
     """A token bucket per key, refilled with `per_hour` tokens an hour; 0: no limit.
 
-    The number of recorded refusals per key is limited to `per_hour` an hour, too. `key_of` returns the key of a message, or None
-    if the message is not limited.
+    At most `per_hour` refusals per key and hour are recorded. `key_of` returns the key of a message, or None if the message is
+    not limited.
     """
 
     def __init__(

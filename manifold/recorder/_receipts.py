@@ -35,7 +35,7 @@ class Receipts:
             return
         try:
             publishing = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
-        except Retryable:
+        except Retryable:  # not connected: the receipt is lost, although the message may be recorded
             _metrics.RECEIPTS.labels("lost").inc()
         else:
             publishing.add_done_callback(_count_receipt)

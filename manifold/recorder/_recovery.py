@@ -24,7 +24,7 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
     try:
         _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since), parser)
     except (OSError, pa.ArrowException) as exc:
-        log.warning("archive unreadable; duplicate triggers may be recorded twice", reason=str(exc))
+        log.warning("archive unreadable; repeated triggers may not be recognized as duplicates", reason=str(exc))
     for file, content in recovered:
         envelopes = content.envelopes(file.annotations)
         _remember(dedupe, (envelope for envelope in envelopes if envelope.stream is Stream.TRIGGER), parser)
@@ -41,7 +41,7 @@ def restore_redelivered(redelivered: RedeliveredMessages, recovered: Recovered, 
 
 
 def first_unsettled(recovered: Recovered) -> int | None:
-    """The smallest seq of a message that may not have been enqueued; None if there is no such message."""
+    """The smallest seq of a message that may not have been enqueued, because it has no annotation; None if there is none."""
     seqs = [
         message.seq
         for file, content in recovered

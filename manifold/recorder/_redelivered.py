@@ -43,7 +43,7 @@ class RedeliveredMessages:
         seq, refused = self._seqs[message.mid], bool(self._refused[message.mid])
         if not seq:
             return None
-        payload, _ = recorded_parts(message)  # a rewind may be recorded without the rest of its payload
+        payload, _ = recorded_parts(message)  # of a rewind, only the beginning of the payload is recorded
         if self._digests[_digest_slice(message.mid)] != _digest(message.topic, payload):
             return None
         return Recorded(seq, refused)
@@ -66,7 +66,8 @@ class RedeliveredMessages:
     def _remember(self, packet_id: int, envelope: Envelope | None) -> None:
         """Remember the message with this packet id, and forget the message half a cycle of packet ids ago.
 
-        `envelope` is None for a message that was not recorded: like one of another stream, it only replaces the former message.
+        `envelope` is None for a message that was not recorded. Such a message, like one of another stream, is not remembered, but
+        its packet id no longer identifies the earlier message.
         """
         self._seqs[packet_id] = 0
         self._seqs[(packet_id + MAX_REMEMBERED) % _PACKET_IDS] = 0
@@ -82,7 +83,7 @@ class RedeliveredMessages:
 
 
 def _digest_slice(packet_id: int) -> slice:
-    """Where in the table of digests that of this packet id is."""
+    """The position of this packet id's digest in the table of digests."""
     return slice(packet_id * _DIGEST_BYTES, (packet_id + 1) * _DIGEST_BYTES)
 
 
