@@ -78,12 +78,16 @@ def _run_ingest(home: Path, class_archive: Path, settings: Settings) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
     env |= {"MANIFOLD_HOME": str(home), "MANIFOLD_JARS": str(settings.jars), "MANIFOLD_FILE": str(home / "none")}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    ingest = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, cwd=MAIN.parents[1]
-    )
+    problem = "the class archive could not be made; Spark works without it, only slower to start"
+    try:
+        ingest = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, cwd=MAIN.parents[1]
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise Retryable(f"{problem}. It took more than {RUN_TIMEOUT_S} s.") from exc
     if ingest.returncode or not class_archive.is_file():
         output = "\n".join((ingest.stdout + ingest.stderr).splitlines()[-15:])
-        raise Retryable(f"the class archive could not be made; Spark works without it, only slower to start. It said:\n{output}")
+        raise Retryable(f"{problem}. It said:\n{output}")
 
 
 def _write_messages(settings: Settings) -> None:

@@ -66,10 +66,13 @@ def _download(coordinates: list[str], ivy: str) -> None:
     """Download the packages into the folder `ivy`."""
     command = [sys.executable, "-c", RESOLVE, ",".join(coordinates), ivy]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    program = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
+    remedy = "check the network, or name another repository in DEFAULT_ARTIFACT_REPOSITORY"
+    try:
+        program = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise Retryable(f"Spark's download of {', '.join(coordinates)} took more than {RESOLVE_TIMEOUT_S} s; {remedy}") from exc
     if program.returncode:
         output = "\n".join((program.stdout + program.stderr).splitlines()[-15:])
-        remedy = "check the network, or name another repository in DEFAULT_ARTIFACT_REPOSITORY"
         raise Retryable(f"Spark could not resolve {', '.join(coordinates)}; {remedy}. It said:\n{output}")
 
 
