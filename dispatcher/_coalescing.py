@@ -27,7 +27,7 @@ class Coalescer(Generic[Key]):
         self._start_task()
 
     async def close(self) -> None:
-        """Cancel the running lookups and forget the other keys."""
+        """Cancel the running lookups, and forget the keys whose lookup has not begun."""
         self._keys.clear()
         for task in self._tasks:
             task.cancel()
@@ -41,7 +41,7 @@ class Coalescer(Generic[Key]):
 
     def _on_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._start_task()  # after an unexpected error in one lookup, the remaining keys are still looked up
+        self._start_task()  # keys remain if an unexpected error of one lookup has ended the task
 
     async def _run(self) -> None:
         """Look up the keys, batch by batch, until none is left."""

@@ -91,6 +91,6 @@ def _version(reply: bytes | None) -> bytes:
 
 
 def _report_corrupt(queue: QueueName, failed_verb: Verb) -> None:
-    """Report a verb that failed because its queue has corrupt keys. Without a reply, the queue does not block the others."""
+    """Report a verb that failed because its queue has corrupt keys. The verb gets no reply, and all other queues continue."""
     _metrics.GIVEN_UP.inc()
     log.error("corrupt keys in redis; queue skipped", queue=queue, verb=repr(failed_verb), remedy=DELETE_KEYS)

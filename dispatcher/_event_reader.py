@@ -35,8 +35,8 @@ HANDLED_EVENTS = (
 )
 FILTERS = (*map(event_filter, HANDLED_EVENTS), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = PresenceSign()
-# QoS 0 messages are dropped while so many owners have unfinished events. Wake-ups, deadlines and the receive maximum together
-# cause fewer.
+# QoS 0 messages are dropped while so many owners have unfinished events. All other sources of events are bounded, and together
+# never reach this number.
 MAX_BUSY_OWNERS = 10_000
 # Looked up in advance, because looking up the label of a counter costs more than counting.
 EVENT_COUNTERS = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}
@@ -54,7 +54,7 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
     """Parse the event in `message` and the queue that it concerns.
 
     Returns None if the client is not a vehicle, or if the dispatcher does not use events of this kind. A vehicle's connection
-    event belongs to its fanout queue, which forwards it.
+    event is returned for the fanout queue, which wakes the vehicle's compacted queue if necessary.
 
     Raises:
         ValueError: the message is not an event; the text says why.

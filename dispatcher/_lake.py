@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Lake:
-    """Reads single rows. If the lake is unavailable, or takes longer than `timeout_s`, a row counts as missing; try again later.
+    """Reads single rows. If the lake is unavailable, or takes longer than `timeout_s`, a row counts as missing for this read.
 
     A read that hangs keeps its thread. So payloads and triggers have separate threads.
     """
@@ -64,7 +64,7 @@ class Lake:
     async def trigger(self, owner: str, seq: int) -> EntryTrigger | None:
         """Read the trigger of an entry; None if the lake does not have it or is unreadable.
 
-        All entries of a trigger have the same `seq`.
+        `seq` is that of the trigger and of all its entries. Each entry is a row of the table, found by `owner` and `seq`.
         """
         future = self._futures.get((owner, seq))
         if future is None:

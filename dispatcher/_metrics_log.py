@@ -117,10 +117,11 @@ def _observe_ack_seconds(acked_ms: int, published_ms: int | None) -> None:
 
 
 def _log_for_debugging(queue: QueueName, answer: Answered, request_id_of: RequestIdOf) -> None:
-    """Log each acknowledgement and each claim."""
+    """Log each reply to `Ack`, which also ends entries that failed or were withdrawn, and each claim."""
     if isinstance(answer.verb, Ack):
-        seq = answer.verb.record.seq
-        log.debug("entry acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), result=answer.reply.word)
+        record = answer.verb.record
+        ids = {"vin": queue, "seq": record.seq, "request_id": request_id_of(record.seq)}
+        log.debug("end of entry requested", **ids, outcome=record.outcome.value, result=answer.reply.word)
     claim: ClaimReply = answer.reply.next
     if claim.word is ClaimWord.CLAIMED:
         log.debug("entry claimed", vin=queue, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)

@@ -86,7 +86,7 @@ class PayloadReader:
             await asyncio.sleep(0)  # let the callers process these payloads, after which `may_read` may have to wait
 
     async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
-        """Read payloads from the lake, and put them back into Redis. The result for an unreadable payload is None."""
+        """Read payloads from the lake, and put them back into Redis. For a missing or unreadable payload, the result is None."""
         remaining = set(data_ids)
         try:
             await self._may_read()

@@ -57,7 +57,10 @@ class DispatchPolicy:
 
 
 def _reaches_compacted_queue(filter_levels: list[str], owner: str) -> bool:
-    """Whether a filter matches any topic `<ECQ>/<owner>/<key>`. A key may have several levels, so its part may be any filter."""
+    """Whether a filter matches any topic `<ECQ>/<owner>/<key>`. A key may have several levels, so anything may follow the owner.
+
+    A wildcard in place of `<ECQ>` matches none of these topics, because that level begins with `$`.
+    """
     match filter_levels:
         case [root, "#"]:
             return root == ECQ

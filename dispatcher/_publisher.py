@@ -29,7 +29,7 @@ ACCEPTED = _metrics.REASON_CODES.labels("0")
 log = structlog.get_logger(__name__)
 TopicOf = Callable[[QueueName, str], str]  # returns the topic for a queue, and a request id or a key
 Report = Callable[[QueueName, ClaimEvent], None]
-RulingOn = Callable[[str, int | None], Ruling | None]  # called just before a publish with campaign and end of the time window
+RulingOn = Callable[[str, int | None], Ruling | None]  # takes campaign and end of the time window; called just before a publish
 
 
 class Window(NamedTuple):
@@ -43,8 +43,8 @@ class Publisher:
     """Sends publishes in the order of the calls, and reports the result of each.
 
     A publish whose `send_by` passes before the window has room is not sent, because another replica may have claimed the entry.
-    An unconfirmed publish has a copy of its payload in the connection's buffer. `may_read` is set while more payloads may be
-    read: while those in the backlog, together with those that are being read for it, have fewer bytes than the window allows.
+    The window bounds bytes, because the connection's buffer has a copy of each unconfirmed payload. `may_read` is set while more
+    payloads may be read: while the backlog and the payloads that are being read for it have fewer bytes than the window allows.
     `on_empty_backlog` is called whenever the backlog is empty.
     """
 

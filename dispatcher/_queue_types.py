@@ -30,9 +30,10 @@ def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
 
 
 def effect_of_ack(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
-    """The effect of an acknowledgement: the entry ends.
+    """The effect of an acknowledgement by this vehicle: the entry ends.
 
-    Other clients may be subscribed to the topic too, but only an acknowledgement by the vehicle that owns the topic counts.
+    The acknowledgement is ignored if Manifold did not publish the message (it has no seq), or if the topic is that of another
+    owner, to which the vehicle is subscribed as well.
     """
     owner = owner_of_queue(queue)
     addressee = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
@@ -46,7 +47,11 @@ def effect_of_ack(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Eff
 
 
 def effect_of_subscription(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> Effect:
-    """The effect of a subscription or its end. A compacted queue then claims at once, a fanout queue if the settings say so."""
+    """The effect of a subscription, or of its end, which claims nothing.
+
+    After a subscription, a fanout queue claims if the settings say so. A compacted queue claims unless the QoS is 0, with which a
+    delivery is never acknowledged.
+    """
     if not policy.reaches(event.topic_filter, queue):
         return Ignore("a filter that gets none of its messages")
     if is_ecq(queue):
@@ -58,7 +63,7 @@ def effect_of_subscription(policy: DispatchPolicy, queue: QueueName, event: Subs
 def effect_of_missing_data(queue: QueueName, event: Missing) -> Verb | None:
     """The effect if the data of an entry is missing: the entry is parked.
 
-    A message of a compacted queue waits for its deadline instead, so the effect is None.
+    None for a compacted queue, which cannot park: its message stays in flight, and is tried again at the deadline.
     """
     return None if is_ecq(queue) else Park(event.seq, event.data_id, event.claimed_ms)
 
@@ -66,7 +71,8 @@ def effect_of_missing_data(queue: QueueName, event: Missing) -> Verb | None:
 def effect_of_late_subscription(queue: QueueName) -> Verb:
     """The effect if the broker had no subscriber for a publish, but the vehicle has sent a sign of life since the claim.
 
-    The vehicle may be subscribed now, so claim again. In a fanout queue, another sign of life ends its state `unsubscribed`.
+    The vehicle may be subscribed now, so claim again. In a fanout queue, the release may have marked the vehicle as unsubscribed,
+    which would prevent the claim; the sign of presence removes that mark.
     """
     return Claim() if is_ecq(queue) else UpdatePresence(PresenceSign(), claim=True)
 

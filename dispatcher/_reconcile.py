@@ -50,13 +50,13 @@ def missed_event(owner: Owner, known: KnownPresence, session: Session | None, at
     is_known_connected = known.connected == "yes"
     youngest_ms = at_ms - GRACE_MS  # the events of connections that began later may still arrive
     if session is None:
-        is_away_without_entry = not is_known_connected and not known.in_flight
+        is_away_without_entry = not is_known_connected and not known.in_flight  # so the lost event would change nothing
         if known.since_ms > youngest_ms or is_away_without_entry:
             return None
         return Disconnected(owner, at_ms, known.since_ms, 0, NO_SESSION)
     if session.connected_at_ms < known.since_ms:  # Redis knows a later connection
         return None
-    if session.connected_at_ms > youngest_ms:
+    if session.connected_at_ms > youngest_ms:  # the event may still arrive
         return None
     if not session.connected:
         if not is_known_connected:

@@ -161,7 +161,7 @@ class Scheduler:
             awaits_reply = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
             if any(awaits_reply):
                 unanswered.append(job)
-            if isinstance(event, Loaded):  # `_load` has added them; by now, the publisher counts them, or the payload was dropped
+            if isinstance(event, Loaded):  # `_load` counted its bytes; now the publisher counts them, or the payload was dropped
                 self.publisher.add_backlog_bytes(-len(event.payload))
         self._mqtt.flush()  # send the publishes before waiting for Redis
         if not batch:
@@ -210,7 +210,10 @@ class Scheduler:
     # An entry is published in one of three ways: with a payload that is in the cache, with a payload that is loaded first, or, in
     # a compacted queue, with a small message that came with its claim.
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
-        """Publish an entry if its payload is cached; otherwise fetch the payload, and publish once it is found."""
+        """Publish an entry if its payload is cached; otherwise fetch the payload, and publish once it is found.
+
+        Messages of compacted queues are never cached.
+        """
 
         def on_found(result: Found | MissingData) -> None:
             if isinstance(result, MissingData):

@@ -141,7 +141,7 @@ class Dispatcher:
             try:
                 await self._mqtt.subscribe(*filters(is_shared=self.settings.shares_subscriptions))
             except Permanent as exc:  # the client retries, and until then the service is not healthy
-                log.warning("mqtt subscription refused; retried", client_id=self.name, reason=str(exc))
+                log.warning("mqtt subscription refused; client retries", client_id=self.name, reason=str(exc))
             self._has_subscribed = True
             self._sources = [
                 tasks.create_task(source, name=f"dispatcher.{name}") for name, source in self._make_sources().items()

@@ -99,7 +99,7 @@ class Wakes:
 
 
 class Deadlines:
-    """Offers owners whose entry in flight may be overdue. Every replica checks them, but only one can release an entry."""
+    """Offers owners whose entry in flight may be overdue. Each replica checks all deadlines, but only one releases an entry."""
 
     def __init__(self, queues: Queues, offer: Offer, *, interval_s: float) -> None:
         self._queues, self._offer, self._interval_s = queues, offer, interval_s
@@ -175,4 +175,5 @@ class ParkedEntries:
             data_id = next(iter(self._just_parked))
             if await self._queues.redis.exists(keys.data(data_id)):
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())
-            self._just_parked.discard(data_id)  # after the check: if Redis fails, it is made again with the next parked entry
+            # After the check: if Redis fails, the data_id stays, and is checked again when the next entry is parked.
+            self._just_parked.discard(data_id)

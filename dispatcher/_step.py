@@ -58,8 +58,8 @@ class OpenClaim(Struct, frozen=True):
 
     seq: int
     claimed_ms: int  # time of the claim, which distinguishes two claims of one seq
-    # Latest time to publish, by `monotonic_ms`: the claim plus the deadline of a first attempt, for later attempts, too. See
-    # `note_sent` in _owner.lua.
+    # Latest time to publish, by `monotonic_ms`: the time of the claim plus the ack deadline of a first attempt, whichever attempt
+    # this is. `note_sent` in _owner.lua says why.
     send_by: int
     heard: bool = False  # whether the vehicle has sent a sign of life since the claim
     sent: bool = False  # whether the entry was handed to the publisher
@@ -173,7 +173,7 @@ def _after_answer(state: OwnerState, answer: Answered) -> Step:
 
 
 def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
-    """Continue in the fanout queue, and forward the event if it concerns the compacted queue too."""
+    """Continue in the fanout queue, and wake the vehicle's compacted queue if the update concerns that queue as well."""
     state, effects = _after_fanout_presence_update(state, answer, update, reply)
     if reply.ecq_wake or reply.ecq_released is not None:
         effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released, claim=reply.ecq_wake)))
@@ -183,10 +183,10 @@ def _after_presence_update(state: OwnerState, answer: Answered, update: UpdatePr
 def _after_fanout_presence_update(
     state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply
 ) -> Step:
-    """Continue with the claim that the update has made, if it made one."""
+    """Continue with the claim that the update has made. If it made none, nothing follows, except after a resumed session."""
     if isinstance(update.event, Connected) and not update.event.clean_start and reply.next.word is ClaimWord.NONE:
-        # The connection gave an entry in flight a new, full deadline. Its next check may be as late as the session's end, so add
-        # an earlier one.
+        # If an entry is in flight, the resumed session has given it a new, full deadline. The next check of that entry may be
+        # scheduled for the end of the session, so add an earlier one. (A claim would have done that, by its reply BUSY.)
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
     if update.claim:
         state = _mark_heard(state, reply.next)
@@ -202,7 +202,10 @@ def _mark_heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
 
 
 def _after_release(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
-    """The effects of the reply to a release."""
+    """The effects of the reply to a release: usually, to claim again if the release has `then_claim`.
+
+    `early` says that the deadline has not passed, or was just extended; `stale`, that the claim is no longer in flight.
+    """
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
@@ -220,7 +223,7 @@ def _after_release(state: OwnerState, answer: Answered, release: Release, reply:
 def _after_claim(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     """The effects of the reply to a claim.
 
-    An entry that is already in flight is watched too, so that a repeated event restores a watch that was lost.
+    If an entry is in flight already, its deadline is watched again, because a process may have died before it wrote the watch.
     """
     if claim.word is ClaimWord.CLAIMED or _was_claimed_before(state, answer, claim):
         return _after_claimed(state, answer, claim)
@@ -241,7 +244,8 @@ def _after_claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> St
     if policy.are_used_up(earlier_attempts):
         return state, [_queue_types.effect_of_failure(state.queue, claim.seq, earlier_attempts, answer.now_ms)]
     recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
-    # Earlier than the `send_by` in Redis, which counts from the execution of the claim.
+    # Earlier than the `send_by` in Redis, which counts from the execution of the claim. So Redis never assumes too early
+    # that this process no longer publishes the entry.
     send_by = answer.asked_at + policy.wait_ms(1)
     has_message = bool(claim.message)  # a small message of a compacted queue
     if has_message:
@@ -280,5 +284,5 @@ def _was_claimed_before(state: OwnerState, answer: Answered, claim: ClaimReply) 
     if not answer.repeated or claim.word is not ClaimWord.BUSY:
         return False
     has_its_deadline = claim.deadline_ms == answer.now_ms + state.policy.wait_ms(claim.attempts)
-    is_open = state.open_claim is not None and state.open_claim.seq == claim.seq
+    is_open = state.open_claim is not None and state.open_claim.seq == claim.seq  # its reply was not lost
     return has_its_deadline and not is_open

@@ -84,7 +84,8 @@ class Withdrawals:
                 self._in_flight[self._campaign_of[in_flight]] += 1
             seqs = [int(seq) for seq in (*pending, *parked) if seq != in_flight and int(seq) in self._reason_by_seq]
             if in_flight is not None and int(in_flight) in self._reason_by_seq:
-                self._found.add(int(in_flight))  # it may return to the queue of a vehicle that stays away
+                # Keep its trigger: if the vehicle stays away, the entry may be pending again, and a later scan must withdraw it.
+                self._found.add(int(in_flight))
             if seqs:
                 withdrawn[owner] = seqs
         if withdrawn:

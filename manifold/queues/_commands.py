@@ -22,7 +22,10 @@ _READ_BRAKES = Script("read_brakes", prepends=NO_SHARED_CODE)
 
 
 def store_trigger(policy: Policy, seq: int, trigger: EntryTrigger) -> list[Args]:
-    """The commands that store what all entries of a trigger share, for the retention of the entries."""
+    """The commands that store what all entries of a trigger share, for the retention of the entries.
+
+    They also index the trigger by its campaign and by the end of its time window, so that its entries can be withdrawn later.
+    """
     key = keys.trigger(seq)
     fields: list[str | int] = ["request_id", trigger.request_id, "data_id", trigger.data_id]
     if trigger.is_release:

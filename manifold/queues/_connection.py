@@ -92,7 +92,7 @@ class PackingConnection(_Sending, Connection):
         return [b"".join([_pack(tuple(command)) for command in commands])]
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send `commands` in one write, without retries, and return the raw replies in order. A Redis error is a reply, too.
+        """Send `commands` in one write, without retries, and return the raw replies in order. Redis errors are among them.
 
         redis-py's pipeline does the same at a higher cost per reply, because of its timeouts, callbacks and retries.
         """
@@ -106,7 +106,7 @@ class PackingConnection(_Sending, Connection):
                     reply = await self._next_reply()
                 elif isinstance(reply, RedisConnectionError):
                     raise reply
-                elif isinstance(reply, hiredis.PushNotification):
+                elif isinstance(reply, hiredis.PushNotification):  # sent by the server on its own, so not one of the replies
                     await reply_parser.handle_push_response(reply)
                     continue
                 replies.append(reply)
@@ -120,7 +120,7 @@ class PackingConnection(_Sending, Connection):
         return self.is_connected and not await parser(self).can_read()
 
     async def _next_reply(self) -> Any:
-        """Wait for a reply. A Redis error is a reply, too."""
+        """Wait for a reply. A Redis error is returned, not raised."""
         try:
             return await self.read_response()
         except ResponseError as exc:
@@ -172,7 +172,7 @@ _CONNECTION_CLASSES: dict[str, type[AbstractConnection]] = {
 
 
 async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send many commands in one round trip, without retries, and return the raw replies in order. A Redis error is a reply, too.
+    """Send many commands in one round trip, without retries, and return the raw replies in order. Redis errors are among them.
 
     Raises:
         redis.RedisError: the connection failed; the commands may have taken effect.

@@ -118,7 +118,7 @@ def _pack(command: Args) -> bytes:
 
 
 def _reply(connection: Any) -> Any:
-    """Read one reply. A Redis error is a reply, too."""
+    """Read one reply. A Redis error is returned, not raised."""
     try:
         return connection.read_response()
     except ResponseError as exc:

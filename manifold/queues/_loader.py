@@ -185,8 +185,8 @@ class Loader(BulkQueues):
     ) -> None:
         """Mark the queues as holding everything that is pending, unless they are marked already.
 
-        `loaded_seqs` and `loaded_ecq_seqs` give, by recorder, the seq up to which its triggers and its stream `ecq` were loaded
-        from the lake.
+        `loaded_seqs` gives, by recorder, the seq up to which the recorder's triggers were loaded from the lake, and
+        `loaded_ecq_seqs` the same for the recorder's stream `ecq`.
         """
         if self.is_loaded():
             return

@@ -85,7 +85,10 @@ class WakeStreams(Streams):
         return texts(owners)
 
     async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
-        """Remove owners from the deadline index; with `before_ms`, keep those whose deadline is now after `before_ms`."""
+        """Remove owners from the deadline index.
+
+        With `before_ms`, keep the owners whose deadline is now after `before_ms`: it has changed since they were read.
+        """
         if not owners:
             return
         if before_ms is None:

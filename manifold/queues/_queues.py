@@ -23,7 +23,7 @@ class Queues(WaitingForData, OutcomeStream, WatermarkedQueues, BrakedQueues):
     """
 
     async def store_trigger(self, seq: int, trigger: EntryTrigger) -> None:
-        """Store what the entries of a trigger share. A key of a wrong type is left unchanged: the lake has the trigger too."""
+        """Store what the entries of a trigger share. A key of a wrong type is left: dispatchers then read from the lake."""
         batch = self.batch()
         for command in _commands.store_trigger(self.policy, seq, trigger):
             batch.call(command, int)

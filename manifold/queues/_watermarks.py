@@ -35,7 +35,7 @@ class Watermarks:
     loaded: tuple[bytes, ...]  # when the queues were loaded
     enqueued_marks: tuple[bytes, ...]  # `<load_id> <seq>`
     loaded_seq: int | None  # seq up to which the last rebuild loaded this recorder's triggers from the lake
-    loaded_ecq_seq: int | None = None  # the same for this recorder's stream `ecq`; less or greater than `loaded_seq`
+    loaded_ecq_seq: int | None = None  # the same for this recorder's stream `ecq`; may be less or greater than `loaded_seq`
 
     @property
     def load_id(self) -> bytes | None:
@@ -44,7 +44,7 @@ class Watermarks:
 
     @property
     def enqueued_seq(self) -> int | None:
-        """The seq up to which this recorder has enqueued everything since the queues were loaded; None if nothing."""
+        """The seq up to which this recorder has enqueued everything; None if it has enqueued nothing since the last load."""
         seqs: list[int] = []
         for mark in self.enqueued_marks:
             parts = mark.split(b" ")
@@ -55,12 +55,15 @@ class Watermarks:
 
     @property
     def complete_seq(self) -> int | None:
-        """The seq up to which the queues hold everything that this recorder has recorded; None if unknown."""
+        """The seq up to which the queues hold everything that this recorder has recorded; None if unknown.
+
+        Until the recorder enqueues something after a load, that is what was loaded.
+        """
         return self.loaded_seq if self.enqueued_seq is None else self.enqueued_seq
 
     @property
     def complete_ecq_seq(self) -> int | None:
-        """The seq up to which the compacted queues hold everything that this recorder has recorded; None if unknown."""
+        """As `complete_seq`, for the compacted queues."""
         return self.loaded_ecq_seq if self.enqueued_seq is None else self.enqueued_seq
 
     @property
@@ -71,7 +74,7 @@ class Watermarks:
 
 
 class WatermarkedQueues(Streams):
-    """Reads and moves watermarks. A watermark is written after the entries it covers, so losing entries loses it too.
+    """Reads and moves watermarks. A Redis that loses entries also loses the watermark, which is written after them.
 
     Raises:
         redis.RedisError: from every method, if Redis is unavailable or rejects a command.

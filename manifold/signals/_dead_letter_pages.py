@@ -29,7 +29,7 @@ def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
     async def ls(request: web.Request) -> web.Response:
         """List the oldest letters: up to `count`, and with `code` only those with this code.
 
-        `whole` is false if more may follow.
+        Without a valid `count`, the page has up to `PAGE_SIZE` letters. `whole` is false if more may follow.
         """
         requested_count, code = request.query.get("count", ""), request.query.get("code", "")
         is_number = requested_count.isascii() and requested_count.isdigit()

@@ -29,7 +29,7 @@ class Refused:
 
     @classmethod
     def of(cls, received: Received, refusal: Refusal) -> "Refused":
-        """Build the entry of a refused message. Parses the body again to find the stated identity."""
+        """Describe a refused message. Parses the body again to find the stated identity."""
         return cls(received, refusal, stated_identity_of(received), received.digest)
 
 

@@ -30,7 +30,11 @@ class Processor:
         self.tracing: Tracing | None = None  # None: tracing is off
 
     async def begin(self, group: Sequence[Received], keys_in_progress: Collection[Key]) -> Disposition:
-        """Decide about a group and record it on disk; `keys_in_progress` are those of earlier, unacknowledged groups."""
+        """Decide about a group and record it on disk.
+
+        `keys_in_progress` are the idempotency keys of earlier groups that are not acknowledged yet. A message with one of them is
+        a duplicate.
+        """
         disposition = await self._judge.disposition_of(group, keys_in_progress)
         await self._recording.record(disposition)
         return disposition

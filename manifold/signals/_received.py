@@ -108,7 +108,8 @@ class Received:
         """Whether this dead-letter copy is already recorded.
 
         A door records each message that it refuses, and adds an error header. A message that expired in its queue was not
-        refused: it has no error header, or it has an `x-death` header from RabbitMQ.
+        refused, and RabbitMQ added an `x-death` header to it. Clients can forge both headers. So a copy with `x-death` counts as
+        not recorded: the lake deduplicates a message that is recorded twice.
         """
         return ERROR in self.headers and DEATH not in self.headers
 

@@ -101,7 +101,10 @@ class Signals:
                 await asyncio.to_thread(self._tracing.close)
 
     def health(self) -> Health:
-        """Report healthy while the door consumes, reaches its servers, finds no target queue full, and can write to disk."""
+        """Report healthy while the door consumes, reaches its servers, finds no target queue full, and can write to disk.
+
+        Problems of the segment writer and of the lease are only listed.
+        """
         consumer = self._consumer
         required_parts = (consumer, self._retry, self._journal)
         problems = [part.problem for part in (*required_parts, self._writer, self._lease) if part.problem is not None]
@@ -134,7 +137,7 @@ class Signals:
         try:
             await asyncio.wait((consuming, renewing_lease, stopping), return_when=asyncio.FIRST_COMPLETED)
             if consuming.done():
-                consuming.result()  # raises the error that ended it
+                consuming.result()  # raises the error that ended the consumption
             await self._finish(consuming)
         finally:
             tasks = (consuming, stopping, renewing_lease, writing_segments, watching_lag)

@@ -31,7 +31,7 @@ async def repair_topology(connection: AbstractConnection, *, partitions: int = 0
     exchanges = [*topology.EXCHANGES, *([topology.PARTITIONS] if partitions else [])]
     missing = [name for name in exchanges if await _is_missing(connection, name)]
     for name in missing:
-        log.warning("exchange missing; it is declared again", exchange=name)
+        log.warning("exchange missing; declaring it again", exchange=name)
     await assert_topology(connection, partitions=partitions, unbinds=False)
     if missing:
         log.info("topology declared again", exchanges=missing)

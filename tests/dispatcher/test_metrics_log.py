@@ -122,5 +122,5 @@ def test_deliveries_are_logged_only_at_debug_level(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.DEBUG):
         lines = logged_by(ack, reply) + logged_by(Claim(), CLAIMED)
 
-    assert [line["event"] for line in lines] == ["entry acknowledged", "entry claimed", "entry claimed"]
+    assert [line["event"] for line in lines] == ["end of entry requested", "entry claimed", "entry claimed"]
     assert all((line["vin"], line["seq"], line["request_id"]) == (VIN, SEQ, "task_a_1") for line in lines)

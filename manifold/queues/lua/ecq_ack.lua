@@ -8,7 +8,7 @@
 -- with KEYS[9]: ARGV[12] the record as JSON without the epoch and its end
 -- returns {word, published_at_ms or '', attempts or '', epoch, claim's reply…}, where word is one of:
 --   'ended'
---   'known': the message was acknowledged before
+--   'known': the message was acknowledged before, or is to expire, but is not pending
 --   'undone': a later rewind has undone this acknowledgement
 --   'unknown': the message was superseded or never queued here; now it is remembered, so that it cannot come back
 --   'sent': its publish may be under way, so it is not passed over yet; it is pending, and nothing was claimed

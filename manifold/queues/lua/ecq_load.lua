@@ -46,6 +46,7 @@ else
     local seq, key, is_acked = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1' and still_counts(ARGV[i])
     local newest = redis.call('HGET', COMPACTION, key)
     if newest == seq then
+      -- This Redis lacks the acknowledgement that the lake has, or it lacks the rewind that has undone the acknowledgement.
       if is_acked and not is_behind and seq ~= held_seq and redis.call('ZREM', PENDING, seq) == 1 then
         redis.call('ZADD', DELIVERED, seq, seq)
         redis.call('HDEL', ATTEMPTS, seq)
@@ -58,7 +59,7 @@ else
       if newest then supersede(newest) end
       if is_acked then
         redis.call('ZADD', DELIVERED, seq, seq)
-      elseif not redis.call('ZSCORE', DELIVERED, seq) then
+      elseif not redis.call('ZSCORE', DELIVERED, seq) then -- its acknowledgement may be known before the message
         redis.call('ZADD', PENDING, seq, seq)
         queued = queued + 1
       end
@@ -68,9 +69,9 @@ end
 
 if ARGV[9] ~= '1' then return reply() end
 if is_ahead then redis.call('HSET', STATE, 'epoch', epoch) end
-if not is_behind then redis.call('HDEL', STATE, 'rewound_to') end
+if not is_behind then redis.call('HDEL', STATE, 'rewound_to') end -- the lake has the effects of all rewinds
 if acked_seq ~= '' then
-  if is_ahead then
+  if is_ahead then -- also if the position goes back, because of the rewind
     redis.call('HSET', STATE, 'acked_seq', acked_seq, 'acked_at', acked_at)
   elseif not is_behind or not known_acked_seq then
     advance(acked_seq, acked_at)

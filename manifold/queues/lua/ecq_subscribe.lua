@@ -6,7 +6,8 @@
 local MAX_SKEW_MS = 60000 -- maximum clock difference between replicas
 local subscription, at = ARGV[7], tonumber(ARGV[8])
 local known, since = unpack(redis.call('HMGET', PRESENCE, SUBSCRIBED, 'since'))
--- the event is of an earlier connection, whose session a clean start may have ended
+-- The event is of an earlier connection. If a clean start has ended the session of that connection, it has deleted the field of
+-- the subscription, too, and the event says nothing about the new session.
 local is_late = at < (tonumber(since or '') or 0)
 if is_late and not known then return {'none'} end
 if subscription ~= 'yes' then

@@ -9,7 +9,7 @@
 -- recorded an outcome can call again.
 local held_seq = redis.call('HGET', INFLIGHT, 'seq')
 local sent_seq = sent_lately(redis.call('HGET', PRESENCE, SENT))
-if sent_seq and not redis.call('ZSCORE', PENDING, sent_seq) then sent_seq = nil end
+if sent_seq and not redis.call('ZSCORE', PENDING, sent_seq) then sent_seq = nil end -- it has ended since
 local outcomes, has_compaction = {}, redis.call('EXISTS', COMPACTION) == 1
 
 for i = 7, #ARGV, 3 do

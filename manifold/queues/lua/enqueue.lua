@@ -16,7 +16,8 @@ local function supersede(seq)
   superseded[#superseded + 1] = seq
 end
 
--- Replace the older one of two waiting entries with the same compaction key. Returns whether `seq` is still to be queued.
+-- If another entry with the same compaction key waits, replace the older one of the two, unless the other one may be on its way
+-- to the vehicle already. Returns whether `seq` is still to be queued.
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))

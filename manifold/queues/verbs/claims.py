@@ -88,7 +88,7 @@ class Claim(Verb, frozen=True):
 
 
 class UpdatePresenceReply(NamedTuple):
-    """`word` is `noted` or `stale`; `released` is the seq that went back to pending, or None.
+    """`word` is `noted`, or `stale` if the event is of an old connection. `released` is the seq that is pending again, or None.
 
     `ecq_released` is the same for the vehicle's compacted queue. `ecq_wake` says that the compacted queue has something to claim,
     or that its entry in flight has a new deadline.

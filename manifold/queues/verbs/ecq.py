@@ -1,4 +1,8 @@
-"""Verbs of compacted queues, in addition to `Claim` and `Release`; docs/guides/compacted-queues.md has their guarantees."""
+"""Verbs of compacted queues, in addition to `Claim` and `Release`; docs/guides/compacted-queues.md has their guarantees.
+
+A message is live while it is the newest of its key. The position of a queue is the seq up to which its messages are acknowledged.
+A rewind moves the position back; the seq of the last rewind is the epoch of the queue.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,9 +22,9 @@ _FANOUT_KEY_INDICES = (0, 1, 5)
 
 
 class FillReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued` or `known`; `queued` counts the messages that became pending.
+    """`word` is `ready` (wake a dispatcher), `queued` (nothing can be claimed now) or `known` (nothing became pending).
 
-    `superseded` counts the older messages that an append replaced.
+    `queued` counts the messages that became pending, and `superseded` the older messages that an append replaced.
     """
 
     word: str
@@ -47,7 +51,8 @@ class Append(_Fill, frozen=True):
 class DirectAppend(_Fill, frozen=True):
     """Append, and wake a dispatcher. Not for a cluster.
 
-    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`; then nothing has changed.
+    `load_id` identifies the load of the queues that the recorder knows. The reply's `word` may also be `unloaded`, if the queues
+    are not of that load; then nothing has changed.
     """
 
     seq: int
@@ -126,7 +131,10 @@ class Acknowledge(Verb, frozen=True):
     ecq_script = Script("ecq_ack", prepends=ECQ_SHARED_CODE)
 
     def record_first(self) -> Sequence[Recorded]:
-        """The record with the queue's epoch, unless the message was acknowledged before or cannot end yet."""
+        """The record with the queue's epoch, unless the message was acknowledged before or cannot end yet.
+
+        The expiry of a message is only recorded while the message is pending.
+        """
         if not self.sends_outcome:
             return ()
 

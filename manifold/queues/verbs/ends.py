@@ -44,7 +44,7 @@ class ReadEntry(Verb, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (the entry had ended before), `unknown` or `sent`.
+    """`word` is `ended`, `known` (the entry had ended before), `unknown` (it ends, but was not in the queue) or `sent`.
 
     `sent` says that a publish of the entry may still be under way, so that the entry cannot fail or be withdrawn yet.
     """
@@ -68,7 +68,7 @@ class Ack(Verb, frozen=True):
     """
 
     record: OutcomeRecord
-    request_id: str = ""
+    request_id: str = ""  # with compaction, the key by which a later entry would have replaced this one
     claim: bool = True
     sends_outcome: bool = True
     script = Script("ack")

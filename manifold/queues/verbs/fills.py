@@ -11,7 +11,7 @@ from manifold.queues.verbs.verb import Verb
 
 
 class EnqueueReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued` or `known` (no entry is new)."""
+    """`word` is `ready` (wake a dispatcher), `queued` (nothing can be claimed now) or `known` (no entry is new)."""
 
     word: str
     queued: int  # number of new entries
@@ -54,8 +54,8 @@ class Enqueue(_Fill, frozen=True):
 class DirectEnqueue(_Fill, frozen=True):
     """Queue the single entry of a trigger and wake a dispatcher. Not for a cluster.
 
-    The reply's `word` may also be `unloaded`, if the queues are not of the load `load_id`, or `duplicate`, if another trigger has
-    the same digest. In both cases, nothing has changed.
+    `load_id` identifies the load of the queues that the recorder knows. The reply's `word` may also be `unloaded`, if the queues
+    are not of that load, or `duplicate`, if another trigger has the same digest. In both cases, nothing has changed.
     """
 
     seq: int

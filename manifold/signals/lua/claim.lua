@@ -1,7 +1,8 @@
--- Is this message new? Checks and claims nonce and idempotency key in one step.
+-- Is this message new? Checks and claims nonce and idempotency key in one step. Returns a value of `Claim` in _idempotency.py.
 -- KEYS: idempotency key, then the hashes of nonces, first the one to which a new nonce is added (none: there is no nonce).
--- ARGV: digest of the content, digest of who holds the key, seconds of the key, the nonce, digest of body and key, seconds of a
--- hash of nonces. The value of an idempotency key is 'h' (claimed) or 'd' (done), 16 bytes of content digest, and the holder.
+-- ARGV: digest of the content, digest that identifies the message as holder of the key, how long the key is kept (seconds), the
+-- nonce, digest of body and key, how long a hash of nonces is kept (seconds).
+-- The value of an idempotency key is 'h' (claimed) or 'd' (done), 16 bytes of content digest, and the holder.
 local content, holder, key_s, nonce, nonce_binding, hash_s = unpack(ARGV)
 if #KEYS > 1 then
   local known_binding = false
