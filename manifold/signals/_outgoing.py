@@ -14,6 +14,7 @@ from manifold.contracts.signals.messages import RawSignal, processed_message
 from manifold.contracts.signals.processing import ProcessedData
 from manifold.signals._received import (
     CORRELATION,
+    DEATH,
     DEVICE,
     ERROR,
     KEPT_PROPERTIES,
@@ -125,10 +126,11 @@ def _copy_of(
 ) -> Message:
     """Build a copy with the same body, with all properties and headers that do not select routes, and with `own_headers`.
 
+    The record of queues in which the message expired is left out: in a dead letter, it would mean that no door has seen it.
     If RabbitMQ would not accept these properties, build the copy without the sender's headers.
     """
     queue = topology.STATUS if received.is_status else topology.RAW
-    sender_headers = {name: value for name, value in received.headers.items() if name not in ROUTES}
+    sender_headers = {name: value for name, value in received.headers.items() if name not in (*ROUTES, DEATH)}
     headers = sender_headers | own_headers | {QUEUE: queue}
     kept = {name: getattr(received.message, name, None) for name in KEPT_PROPERTIES}
     if kept["reply_to"] == DIRECT_REPLY_TO:

@@ -101,6 +101,15 @@ def test_a_sender_cannot_route_into_other_queues_through_the_service(name: str) 
     assert first.digest == again.digest
 
 
+def test_a_refused_message_that_was_retried_counts_as_recorded() -> None:
+    """RabbitMQ writes x-death when the retry queue returns it; in a dead letter that would mean that it expired unseen."""
+    retried = received({"x-death": [{"queue": topology.RETRY, "reason": "expired"}], "x-retry-count": 1})
+
+    letter = received(dict(dead_letter(retried, report()).message.headers), queue=topology.DEAD_COPY)
+
+    assert letter.is_recorded_copy
+
+
 def test_properties_too_large_for_a_small_frame_are_dropped() -> None:
     first = received({"a": "b" * 9000}, body=b"x" * 20_000)
 
