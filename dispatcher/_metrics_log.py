@@ -40,9 +40,12 @@ def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: 
                     if reply.attempts is not None:
                         _metrics.ATTEMPTS.observe(reply.attempts)
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
-                if record.passed_over:
+                if record.is_expired:
+                    outcomes[Outcome.EXPIRED] += 1
+                    log.info("message of a compacted queue expired", **_fields_of(record))
+                elif record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
-                    _log_passed_over(record)
+                    log.warning("message of a compacted queue passed over", **_fields_of(record))
                 else:
                     ecq_delivered += 1
                     _observe_ack_seconds(record.acked_ms, reply.published_ms)
@@ -101,13 +104,8 @@ def _log_outcome(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
     )
 
 
-def _log_passed_over(record: EcqAck) -> None:
-    log.warning(
-        "message of a compacted queue passed over",
-        client_id=record.client_id,
-        seq=record.seq,
-        reason=record.reason,
-    )
+def _fields_of(record: EcqAck) -> dict[str, object]:
+    return {"client_id": record.client_id, "seq": record.seq, "reason": record.reason}
 
 
 def _observe_ack_seconds(acked_ms: int, published_ms: int | None) -> None:

@@ -114,6 +114,20 @@ def test_outcomes_of_compacted_messages_are_counted(word: str, passed_over: bool
     assert tuple(after - b for after, b in zip(counts(), before, strict=True)) == counted
 
 
+def test_an_expired_message_of_a_compacted_queue_counts_as_expired_and_not_as_passed_over() -> None:
+    def counts() -> tuple[float, float]:
+        passed_over = REGISTRY.get_sample_value("manifold_dispatcher_ecq_passed_over_total")
+        expired = REGISTRY.get_sample_value("manifold_dispatcher_outcomes_total", {"outcome": "expired"})
+        return passed_over or 0.0, expired or 0.0
+
+    before = counts()
+    record = EcqAck(VIN, SEQ, NOW, passed_over=True, outcome=Outcome.EXPIRED)
+    (line,) = logged_by(Acknowledge(record), EcqAckReply("ended", NOW - 5, 1, 0, NONE))
+
+    assert tuple(after - b for after, b in zip(counts(), before, strict=True)) == (0, 1)
+    assert line["event"] == "message of a compacted queue expired"
+
+
 def test_deliveries_are_logged_only_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     ack = Ack(ended(Outcome.DELIVERED), "task_a_1")
     reply = AckReply("ended", NOW - 5, 1, CLAIMED._replace(attempts=2))
