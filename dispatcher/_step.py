@@ -185,8 +185,8 @@ def _after_fanout_presence_update(
 ) -> Step:
     """Continue with the claim that the update has made. If it made none, nothing follows, except after a resumed session."""
     if isinstance(update.event, Connected) and not update.event.clean_start and reply.next.word is ClaimWord.NONE:
-        # If an entry is in flight, the resumed session has given it a new, full deadline. The next check of that entry may be
-        # scheduled for the end of the session, so add an earlier one. (A claim would have done that, by its reply BUSY.)
+        # Nothing was claimed, so no reply BUSY tells the deadline of an entry that may be in flight. The resumed session has
+        # given it a new, full deadline, and its next check may be scheduled only for the end of the session: add an earlier one.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
     if update.claim:
         state = _mark_heard(state, reply.next)

@@ -118,8 +118,8 @@ class Lease:
     async def release(self) -> None:
         """Release the lease, so that the next holder need not wait. Afterwards, no seq is assigned.
 
-        Call this after `renew_until_lost` has ended. If the archive lacks the newest claim because it was unavailable, the lease
-        is not released, so that the next process in this folder can take it even without the archive.
+        Call this after `renew_until_lost` has ended. A process in a folder whose lease was released must ask the stores. So if
+        the archive was unavailable for the newest claim, the lease is kept, and the next process here can start without it.
         """
         self._seqs.until_ms = self._seqs.at_ms - 1
         if self._archive_has_claim:

@@ -63,7 +63,11 @@ def _fields_that_draw(wave: Wave) -> tuple[object, ...]:
 
 
 def _is_faster(old: int | Rate | None, new: int | Rate | None) -> bool:
-    """Whether the rate `new` can ever be higher than the rate `old` would be. None is a rate without a limit."""
+    """Whether the rate `new` may at some time allow more than the rate `old`.
+
+    An int is a constant rate; a `Rate` grows from `start` by the factor `times` with each `every` successes, up to `up_to`; None
+    has no limit. Two growing rates are compared field by field, so a field that allows more counts even if others offset it.
+    """
     if isinstance(old, Rate) and isinstance(new, Rate):
         return new.start > old.start or new.times > old.times or new.every < old.every or new.up_to > old.up_to
     lowest_old = old.start if isinstance(old, Rate) else old

@@ -66,9 +66,9 @@ class RecordedState:
         rewinds instead of the epoch, because rows may have different epochs although no known rewind lies between these epochs.
         """
         rank, epoch = _RANK_OF_KIND[row.kind], row.epoch
-        # A rewind has an epoch of its own. All other rows may count in a later epoch than they were recorded with, except a
-        # position to which a rewind moved back: its epoch is at least the rewind's seq, which is greater than the position, so
-        # `epoch_of` returns the same epoch.
+        # `epoch_of` moves a row that was recorded with too old an epoch to the epoch in which it counts. A rewind begins an
+        # epoch, and keeps it. For a position to which a rewind moved back, the call changes nothing: its epoch is not older
+        # than that rewind.
         if rank != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
         return bisect_right(self._rewinds, epoch), rank, row.acked_seq, row.acked_at
@@ -178,7 +178,8 @@ def _with_position(rows: set[StateRow], acked_seq: int, acked_at: datetime, last
     """Return the rows, changed so that they fold to this position (seq and time)."""
     position = RecordedState(rows).acked_seq
     if position is not None and position > acked_seq:
-        # An expiry was kept, but not the rewind that moved the position back before it. Let the last rewind move it that far.
+        # An expiry was kept, which puts the position after `acked_seq`, but not the rewind that moved it back behind the expiry.
+        # Let the last rewind, the only one in `rows`, move it back to `acked_seq`.
         rows = {row._replace(acked_seq=acked_seq) if row.kind == StateKind.REWOUND else row for row in rows}
     folded = RecordedState(rows)
     if (folded.acked_seq, folded.acked_at) == (acked_seq, acked_at):

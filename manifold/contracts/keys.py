@@ -43,8 +43,9 @@ def loaded_marks(*, of_cluster: bool) -> list[str]:
 def watermark_keys(node: int, *, of_cluster: bool) -> list[str]:
     """Return the watermark keys `handed:<node>`; in a cluster, also one per slot range, in the order of `loaded_marks`.
 
-    Each watermark is `<load_id> <seq>`: the queues of this load (the value of `LOADED`) contain all messages of this recorder up
-    to `seq`. The watermark is written after the entries, so if Redis loses its newest writes, it loses the watermark, too.
+    Each watermark is `<load_id> <seq>`: while `LOADED` has the value `load_id`, the queues contain all messages of this
+    recorder up to `seq`. The watermark is written after the entries, so if Redis loses its newest writes, it loses the
+    watermark, too.
     """
     return _with_copies(f"handed:{node}", of_cluster=of_cluster)
 

@@ -67,12 +67,13 @@ def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: t
     """Build the page from the replies to the commands of `add_page_commands`. Return None if Redis alone is not sufficient."""
     reply: PageReply = replies[0]
     loaded_marks = replies[1:]
+    # Redis does not know the sizes of messages that it was loaded with, and a queue without any message it may never have known.
     has_all_sizes = all(message.size_bytes is not None for message in reply.messages)
     is_complete = all(loaded_marks) and has_all_sizes and reply.last_seq is not None
     if not is_complete or _is_recent_expiry(reply.expired_at_ms):
         return None
     entries = _live(reply.messages, reply.in_flight, pending_retention)
-    known_seqs = [seq for seq in (reply.last_seq, reply.acked_seq) if seq]
+    known_seqs = [seq for seq in (reply.last_seq, reply.acked_seq) if seq]  # a seq of 0: none
     last_seq = max(known_seqs, default=None)
     after = entries[-1].seq if reply.has_more else None
     return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)

@@ -102,7 +102,8 @@ class JobRun:
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # a failure to emit lineage must not fail the job
-            log.warning("lineage of job incomplete", job=self._run.job, run_id=self._run.run_id, reason=type(exc).__name__)
+            reason = type(exc).__name__  # the error's text may contain the catalog's password
+            log.warning("lineage of job incomplete", job=self._run.job, run_id=self._run.run_id, reason=reason)
 
 
 def _changed(

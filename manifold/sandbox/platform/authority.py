@@ -149,7 +149,7 @@ def _builder(
 
 
 def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
-    """Return the usage of a key: a CA's signs certificates and revocation lists, any other signs TLS handshakes."""
+    """Return the usage of a key: that of a CA signs certificates and revocation lists, any other signs TLS handshakes."""
     return x509.KeyUsage(
         digital_signature=not is_ca,
         key_cert_sign=is_ca,

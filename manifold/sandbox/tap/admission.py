@@ -21,30 +21,34 @@ class Admission:
         if self._certificates is not None:
             self._identity = Identity.of(certificate)
 
-    def admits(self, connect: Connect | None) -> bool:
-        """Whether the client may use its names. `connect` is None if its bytes are not MQTT: admitted only without TLS."""
-        if self._certificates is not None and self._rule is not None:
-            identity = self._identity
-            if identity is None or connect is None:
-                return False
-            if self._certificates.is_invalid(identity) or not self._rule(identity, connect):
-                return False
-        if connect is None:
-            return True
-        # As in EMQX, a client on MQTT 5 that asks to resume a session must name it by a client id.
-        resumes_without_id = connect.version >= 5 and not connect.client_id and not connect.clean_start
-        return connect.client_id not in RESERVED_CLIENT_IDS and not resumes_without_id
+    def problem_with(self, connect: Connect | None) -> str | None:
+        """Return why the client is not admitted, or None if it is.
 
-    def refuse(self, connect: Connect | None) -> bytes:
+        `connect` is None if the client's bytes are not MQTT: it is then admitted only without TLS.
+        """
+        if self._certificates is not None and self._rule is not None:
+            if connect is None:
+                return "its bytes are not MQTT"
+            if self._identity is None:
+                return "it has no certificate"
+            if self._certificates.is_invalid(self._identity):
+                return "its certificate is expired or revoked"
+            if not self._rule(self._identity, connect):
+                return "its certificate does not allow these names"
+        if connect is None:
+            return None
+        if connect.client_id in RESERVED_CLIENT_IDS:
+            return "the client id is reserved"
+        # As in EMQX, a client on MQTT 5 that asks to resume a session must name it by a client id.
+        if connect.version >= 5 and not connect.client_id and not connect.clean_start:
+            return "it resumes a session without a client id"
+        return None
+
+    def refuse(self, connect: Connect | None, reason: str) -> bytes:
         """Log the refusal, and return the CONNACK for the client; empty if its bytes are not MQTT (`connect` is None)."""
         client_id, username = (connect.client_id, connect.username) if connect else (None, None)
         certificate = self._identity.name if self._identity is not None else None
-        log.warning(
-            "client refused: certificate, names or packet not allowed",
-            client=client_id,
-            username=username,
-            certificate=certificate,
-        )
+        log.warning("client refused", client=client_id, username=username, certificate=certificate, reason=reason)
         return b"" if connect is None else connack_refusing_client_id(connect.version)
 
     def has_certificate_become_invalid(self) -> bool:

@@ -107,8 +107,9 @@ class ProxiedConnection:
     def _admit_and_dial(self) -> None:
         """Refuse the client, or start to connect to the broker; meanwhile reading from the client pauses."""
         connect = self.observer.connect_packet
-        if not self._admission.admits(connect):
-            connack = self._admission.refuse(connect)
+        problem = self._admission.problem_with(connect)
+        if problem is not None:
+            connack = self._admission.refuse(connect, problem)
             if self.client.transport is not None and connack:
                 self.client.transport.write(connack)
             self.client.close()
