@@ -67,7 +67,7 @@ def page_of_replies(replies: Sequence[Any], client_id: str, pending_retention: t
     """Build the page from the replies to the commands of `add_page_commands`. Return None if Redis alone is not sufficient."""
     reply: PageReply = replies[0]
     loaded_marks = replies[1:]
-    # Redis does not know the sizes of messages that it was loaded with, and a queue without any message it may never have known.
+    # If a message's size is unknown, so is its key, and whether it is live. A queue without messages may be unknown to Redis.
     has_all_sizes = all(message.size_bytes is not None for message in reply.messages)
     is_complete = all(loaded_marks) and has_all_sizes and reply.last_seq is not None
     if not is_complete or _is_recent_expiry(reply.expired_at_ms):
