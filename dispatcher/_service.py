@@ -24,7 +24,7 @@ from dispatcher._sources import Deadlines, ParkedEntries, Wakes
 from manifold.contracts.errors import Permanent
 from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Policy, Queues, connect
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -97,7 +97,7 @@ class Dispatcher:
             stack.callback(self._lake.close)
             stack.push_async_callback(self._payloads.close)
             stack.push_async_callback(self._messages.close)
-            export_expiry(self.settings, self.settings.mqtt_username_dispatcher)
+            export_certificate_expiry(self.settings, self.settings.mqtt_username_dispatcher)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(
                 serve(self.settings.host, self._port, self.health, token=token, tls_files=self.settings.http_tls_files)

@@ -12,7 +12,7 @@ import uvicorn
 from manifold.api._app import application
 from manifold.contracts.errors import Permanent
 from manifold.contracts.http_access import require_token
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings
 
@@ -39,7 +39,7 @@ async def serve(settings: Settings) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the supervisor logs the start and the end of this process
     listener = _listen(settings.api_listens, settings.api_port)
     tls_files = settings.http_tls_files
-    export_expiry(settings, settings.mqtt_username_api)
+    export_certificate_expiry(settings, settings.mqtt_username_api)
     config = uvicorn.Config(
         application(settings),
         log_config=None,

@@ -239,7 +239,7 @@ class Lease:
     def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
         """The last millisecond in which, according to `claim`, a process outside this folder may have assigned seqs."""
         if claim.place == self._place.name:
-            return claim.after_ms  # seqs that this folder assigned after this are in its journal
+            return claim.after_ms  # the folder's seqs begin after those of every former holder, and are in its journal
         # A rival with another journal may still be running without reaching any store. It then assigns seqs until its expiry.
         may_exceed_claim = claim in rivals and claim.journal != self._place.journal
         return claim.until_ms if may_exceed_claim else claim.upto_ms

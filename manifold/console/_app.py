@@ -86,7 +86,7 @@ class Overview(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; if there are none, print the help and exit with status 2.
 
-        Typer itself would print nothing: its own `get_help` prints the help, but the one of this class only returns it.
+        Typer's `parse_args` relies on `get_help` to print the help, but the `get_help` of this class only returns it.
         """
         if not args and not ctx.resilient_parsing:
             typer.echo(self.get_help(ctx))

@@ -38,12 +38,13 @@ def probe_signatures(settings: Settings) -> str:
 
 
 def probe_ring(settings: Settings) -> str:
-    """Name the key of the ring that wraps new day keys, with which signals are sealed.
+    """Return which key of the ring wraps (encrypts) new day keys. Day keys seal the signals.
 
     Raises:
         ValueError: the key ring is empty, or cannot be read.
     """
     try:
-        return f"{require_ring(settings)} wraps"
+        key_id = require_ring(settings)
+        return f"{key_id} wraps"
     except Permanent as exc:
         raise ValueError(str(exc)) from exc

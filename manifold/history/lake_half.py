@@ -59,7 +59,8 @@ class LakeHalf:
             return self.local.batch_page(request_id, since, bounds)
         batches = [BatchHistory(**fields) for fields in response["batches"]]
         entries = [EntryHistory.from_json(fields["vin"], fields) for fields in response["entries"]]
-        page = BatchPage(batches, response["before"], entries, complete_seqs=frozenset(response["told"]))
+        complete_seqs = frozenset(response["told"])  # of the triggers whose entries are all in this page
+        page = BatchPage(batches, response["before"], entries, complete_seqs)
         return page, set(response["ingested"])
 
     def _ask_api(self, route: str, **parameters: str | int) -> dict[str, Any] | None:

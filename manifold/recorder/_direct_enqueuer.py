@@ -40,7 +40,8 @@ class DirectEnqueuer:
 
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
-        # The load of the queues that `offer` adds to. If Redis has a newer load, older messages may be missing there.
+        # Identifies the loading of Redis (its first, or a rebuild) to which `offer` adds. If Redis was loaded again since, older
+        # messages may be missing there.
         self.load_id: bytes | None = None
         self.corrupt = CorruptQueues(queues)
         self.ecq = EcqEnqueuer(queues, self.corrupt)

@@ -42,7 +42,7 @@ from manifold.recorder._replay import ReplaySource
 from manifold.recorder._state import RecorderState
 from manifold.recorder._stopping import done_before, until
 from manifold.recorder._window import Window
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -122,7 +122,7 @@ class Recorder:
         settings = self._settings
         stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
-            export_expiry(settings, settings.mqtt_username_recorder)
+            export_certificate_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush), web.get("/journal", self._tail.answer)]
             async with serve(

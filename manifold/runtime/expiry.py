@@ -32,7 +32,7 @@ EXPIRES = Gauge(
 )
 
 
-def export_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
+def export_certificate_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
     """Export the expiry times of this service's files at /metrics. Each scrape reads the files anew.
 
     `user` is the service's user name at the broker; empty if it does not connect. `others` are additional files.

@@ -126,7 +126,7 @@ def _copy_of(
 ) -> Message:
     """Build a copy with the same body, with all properties and headers that do not select routes, and with `own_headers`.
 
-    The record of queues in which the message expired is left out: in a dead letter, it would mean that no door has seen it.
+    RabbitMQ's header `DEATH` is left out: a dead letter with it counts as one that expired before any door saw it.
     If RabbitMQ would not accept these properties, build the copy without the sender's headers.
     """
     queue = topology.STATUS if received.is_status else topology.RAW

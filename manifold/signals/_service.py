@@ -20,7 +20,7 @@ from manifold.contracts.signals.bounds import read_bounds
 from manifold.lake.day_keys import DayKeys
 from manifold.messaging.amqp import hmac_secrets
 from manifold.queues import connect
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.http import Health, serve
 from manifold.runtime.lag import watch_lag
 from manifold.settings import Settings
@@ -86,7 +86,7 @@ class Signals:
                 this node number.
         """
         settings = self._settings
-        export_expiry(settings)
+        export_certificate_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
         token, tls_files = settings.http_token.get_secret_value(), settings.http_tls_files
         try:

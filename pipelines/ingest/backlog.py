@@ -125,7 +125,9 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
         stop=stop_after_attempt(MAX_PUBLISH_ATTEMPTS),
         wait=wait_random(0, MAX_PUBLISH_WAIT_S),
         before_sleep=lambda state: log.info(
-            "run overtaken, or closed by another job; ingesting it again", run_id=run.run_id, attempts=state.attempt_number
+            "another run was published first, or another job closed this one; ingesting again",
+            run_id=run.run_id,
+            attempts=state.attempt_number,
         ),
         reraise=True,
     )

@@ -243,14 +243,14 @@ def _find_overlaps(
 
 
 def _seqs_in_lake(
-    catalog: Catalog, archive: Archive, seq_table: Table | None, old_spans: list[Span], unchecked_by_ledger: list[Span]
+    catalog: Catalog, archive: Archive, seq_table: Table | None, old_spans: list[Span], spans_before_ledger: list[Span]
 ) -> set[int]:
-    """The seqs of the old segments, and the seqs in the lake's tables within the ranges of `unchecked_by_ledger`.
+    """The seqs of the old segments, and those in the lake's tables in one range that covers `spans_before_ledger`.
 
     If the archive no longer has an old segment's file, its seqs are read from the tables instead.
     """
     seqs: set[int] = set()
-    spans_in_tables = list(unchecked_by_ledger)
+    spans_in_tables = list(spans_before_ledger)
     for span in old_spans:
         if archive.exists(span.path):
             seqs.update(seqs_of(archive, span.path))
@@ -260,7 +260,7 @@ def _seqs_in_lake(
         first = min(span.first for span in spans_in_tables)
         last = max(span.last for span in spans_in_tables)
         are_replays = is_replay(spans_in_tables[0].path)  # replays are compared only with replays, so all are or none is
-        if not are_replays:  # quarantine has the seqs of the original messages, which a replay repeats
+        if not are_replays:  # a replay repeats the seqs of its original messages, which quarantine has
             seqs |= _seqs_in_table(catalog, QUARANTINE, first, last)
         if seq_table is not None:
             seqs |= _seqs_in_table(catalog, seq_table, first, last)

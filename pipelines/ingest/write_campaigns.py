@@ -33,8 +33,7 @@ def write_campaigns(attempt: Attempt, source: Source, refused: list[DataFrame]) 
             targets = accepted.select("campaign", "seq", sf.inline("targets"))
             attempt.append(CAMPAIGN_TARGETS, campaign_rows(CAMPAIGN_TARGETS, targets))
         if counts["refused"]:
-            reparsed = read_and_parse(source, attempt.spark, parsing.campaigns, parsing.CAMPAIGNS)
-            refused.append(refused_rows(reparsed, Stream.CAMPAIGN))
+            refused.append(refused_rows(orders, Stream.CAMPAIGN))
     finally:
         orders.unpersist()
 
@@ -50,8 +49,7 @@ def write_answers(attempt: Attempt, source: Source, refused: list[DataFrame]) ->
             accepted = answers.where("reason is null").drop("reason", "received_at").withColumnRenamed("answer_reason", "reason")
             attempt.append(CAMPAIGN_ANSWERS, campaign_rows(CAMPAIGN_ANSWERS, accepted))
         if counts["refused"]:
-            reparsed = read_and_parse(source, attempt.spark, parsing.answers, parsing.ANSWERS)
-            refused.append(refused_rows(reparsed, Stream.ANSWER))
+            refused.append(refused_rows(answers, Stream.ANSWER))
     finally:
         answers.unpersist()
 

@@ -160,7 +160,7 @@ def _node(seq: str) -> Column:
 
 
 def _difference_rows(entries: DataFrame, difference: Difference) -> DataFrame:
-    """Rows of `DIFFERENCES` for entries (vin, seq) of which only the queues are known."""
+    """Rows of `DIFFERENCES` for entries (vin, seq) that were read from the queues alone; columns of the lake are null."""
     null = sf.lit(None).cast("string")
     return entries.select(
         *KEYS,

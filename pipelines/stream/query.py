@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from manifold.archive.segment import Segment
 from manifold.contracts.errors import ManifoldError, Permanent, Retryable
 from manifold.lake.catalog import ensure_tables
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.http import serve_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
@@ -211,7 +211,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
     if is_connect(settings):
         raise Permanent(f"the stream needs a Spark of its own, and spark_master is {settings.spark_master}: set it to local[2]")
     catalog = await_catalog(settings)
-    export_expiry(settings)
+    export_certificate_expiry(settings)
     token = settings.http_token.get_secret_value()
     metrics = serve_metrics(settings.host, settings.stream_port, token=token, tls_files=settings.http_tls_files)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:

@@ -11,7 +11,7 @@ from manifold.campaigns.service._active import Active
 from manifold.campaigns.service._lead import Lead
 from manifold.contracts.errors import Retryable
 from manifold.queues import connect
-from manifold.runtime.expiry import export_expiry
+from manifold.runtime.expiry import export_certificate_expiry
 from manifold.runtime.http import Health, serve
 from manifold.settings import Settings
 
@@ -37,7 +37,7 @@ class Campaigner:
             Permanent: the HTTP port is in use.
         """
         settings, token = self._settings, self._settings.http_token.get_secret_value()
-        export_expiry(settings, settings.mqtt_username_campaigns)
+        export_certificate_expiry(settings, settings.mqtt_username_campaigns)
         try:
             async with serve(
                 settings.host, settings.campaigner_port, self.health, token=token, tls_files=settings.http_tls_files

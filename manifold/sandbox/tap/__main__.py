@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 
 from manifold.contracts.errors import ManifoldError
 from manifold.contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
-from manifold.runtime.expiry import Kind, export_expiry
+from manifold.runtime.expiry import Kind, export_certificate_expiry
 from manifold.runtime.http import serve
 from manifold.runtime.log import configure_logging
 from manifold.runtime.service import stop_event
@@ -27,7 +27,7 @@ from manifold.settings import Settings, load_settings
 async def _main(settings: Settings, emit_delivered: bool) -> None:
     tap = Tap(settings, emit_delivered=emit_delivered)
     REGISTRY.register(TapMetrics(tap))
-    export_expiry(settings, others=_unmonitored_files(settings))
+    export_certificate_expiry(settings, others=_unmonitored_files(settings))
     token = settings.http_token.get_secret_value()
     async with serve(settings.host, settings.tap_port, tap.health, token=token, tls_files=settings.http_tls_files):
         await tap.run(stop_event())

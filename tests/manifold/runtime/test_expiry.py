@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
-from manifold.runtime.expiry import EXPIRES, Kind, ends_at, export_expiry
+from manifold.runtime.expiry import EXPIRES, Kind, ends_at, export_certificate_expiry
 from manifold.sandbox.platform import certificates
 from manifold.settings import Settings
 
@@ -53,7 +53,7 @@ def told() -> dict[str, str]:
 
 
 def test_only_files_of_the_tls_settings_are_reported(tmp_path: Path) -> None:
-    export_expiry(Settings(home=tmp_path), "sdv-recorder")
+    export_certificate_expiry(Settings(home=tmp_path), "sdv-recorder")
     assert told() == {}
-    export_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")
+    export_certificate_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")
     assert told() == {"/etc/ca.pem": "ca", "/etc/own.pem": "certificate"}
