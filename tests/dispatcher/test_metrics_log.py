@@ -114,7 +114,7 @@ def test_outcomes_of_compacted_messages_are_counted(word: str, passed_over: bool
     assert tuple(after - b for after, b in zip(counts(), before, strict=True)) == counted
 
 
-def test_an_expired_message_of_a_compacted_queue_counts_as_expired_and_not_as_passed_over() -> None:
+def test_an_expired_compacted_message_counts_as_expired_and_not_as_passed_over() -> None:
     def counts() -> tuple[float, float]:
         passed_over = REGISTRY.get_sample_value("manifold_dispatcher_ecq_passed_over_total")
         expired = REGISTRY.get_sample_value("manifold_dispatcher_outcomes_total", {"outcome": "expired"})
