@@ -61,7 +61,7 @@ class _Replay:
         self._released_in_minute = 0  # the number of vehicles in `_recent`
         self._releases: dict[int, Released] = {}  # by seq
         self._outcomes: defaultdict[int, list[Ended]] = defaultdict(list)  # by seq of the release
-        self._tripping_since: dict[str, int] = {}  # rule → since when it trips (Unix ms)
+        self._tripping_rule, self._tripping_since_ms = "", 0  # the rule that trips, and since when (Unix ms)
         self._reported_rules: set[str] = set()  # rules that trip and are reported already
         self._brakes: list[tuple[int, bool]] = [(0, False)]  # when the brake changed (Unix ms), and whether it was set
 
@@ -234,12 +234,13 @@ class _Replay:
             return
         tripped = gates.tripped(self._with_tallies(), fact.at_ms)
         if tripped is None:
-            self._tripping_since.clear()
+            self._tripping_rule = ""
             self._reported_rules.clear()
             return
         name = tripped.rule.name
-        self._tripping_since = {name: self._tripping_since.get(name, fact.at_ms)}  # no other rule is known to trip all the time
-        tripping_ms = fact.at_ms - self._tripping_since[name]
+        if name != self._tripping_rule:  # of another rule, it is not known whether it trips all the time
+            self._tripping_rule, self._tripping_since_ms = name, fact.at_ms
+        tripping_ms = fact.at_ms - self._tripping_since_ms
         if tripping_ms > RULE_GRACE_MS and name not in self._reported_rules:
             self._report(Kind.RULE, fact.seq, f"rule {name} trips since {tripping_ms} ms, with {words_of(tripped.counts)}")
             self._reported_rules.add(name)

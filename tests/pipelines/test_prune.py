@@ -89,7 +89,7 @@ def test_a_pruned_segment_that_returns_adds_nothing_twice(lake: Lake, paths: lis
 
 
 def test_a_pruned_data_segment_that_returns_stores_nothing_twice_but_counts_again(lake: Lake) -> None:
-    """No table has the seqs of data messages, so the plan cannot know that they have been ingested (docs/known-gaps.md)."""
+    """No table has the seqs of data messages, so the plan cannot know that they have been ingested (docs/progress.md)."""
     lake.renew()
     path = lake.archive(Stream.DATA, [data(0, "d1", b"one")])
     lake.archive(Stream.DATA, [data(DAY_MS, "d2", b"two")])
